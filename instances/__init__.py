@@ -1,0 +1,1 @@
+"""Instances: readers, generators and clusters."""

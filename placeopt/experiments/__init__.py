@@ -1,0 +1,1 @@
+"""Experiments: parallel, resumable grids of solver runs."""
