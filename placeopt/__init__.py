@@ -31,10 +31,10 @@ _EXPORTS = {
     "Solver": "solver",
     "register": "solver",
     "make_solver": "solver",
-    "Evaluation": "evaluate",
-    "evaluate": "evaluate",
-    "evaluate_batch": "evaluate",
-    "INFEASIBLE": "evaluate",
+    "Evaluation": "evaluation",
+    "evaluate": "evaluation",
+    "evaluate_batch": "evaluation",
+    "INFEASIBLE": "evaluation",
     "placement_violations": "validate",
     "schedule_violations": "validate",
     "bound": "bounds",
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from placeopt.bounds import bound
     from placeopt.cluster import Cluster, Device, Link
     from placeopt.errors import InfeasiblePlacementError, InputError
-    from placeopt.evaluate import INFEASIBLE, Evaluation, evaluate, evaluate_batch
+    from placeopt.evaluation import INFEASIBLE, Evaluation, evaluate, evaluate_batch
     from placeopt.graph import OpGraph
     from placeopt.instances.clusters import make_cluster
     from placeopt.instances.generators import generate
