@@ -1,0 +1,7 @@
+"""Clusters by name ("4xA100", "cpu+gpu", "2x4xA100", "uniform:8") or from a TOML file."""
+
+from __future__ import annotations
+
+from placeopt.instances.clusters.parse import cluster_names, make_cluster
+
+__all__ = ["cluster_names", "make_cluster"]

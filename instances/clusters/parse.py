@@ -1,0 +1,193 @@
+"""Make a cluster from its name or from a TOML file.
+
+Names are `KIND`, `NxKIND` (NVLink), `NxKIND-pcie`, `HxNxKIND` (H hosts over Ethernet), `cpu+gpu`, `cpu+NxKIND`,
+`edge` and `uniform:N`, each with options after a question mark: `contention=none|pair|source|host`,
+`precision=fp32|tf32|fp16`, `memory=GIB`, `efficiency=FRACTION`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from placeopt.cluster import CONTENTION, Cluster, Device, contention_matrix
+from placeopt.errors import InputError
+from placeopt.instances.clusters.presets import DEVICES, GIB, LINKS, PCIE_OF, PRESETS, TENSOR_CORE_PEAKS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_DEVICES = 4096
+OPTIONS = ("contention", "precision", "memory", "efficiency")
+
+
+def cluster_names() -> dict[str, str]:
+    """Return the ready-made clusters and what they are."""
+    return dict(PRESETS)
+
+
+def make_cluster(source: str | Path | Cluster) -> Cluster:
+    """Return the cluster of a name or a TOML file.
+
+    Raises
+    ------
+    InputError
+        If the name, the file or an option is not understood.
+    """
+    if isinstance(source, Cluster):
+        return source
+    text = str(source)
+    base, _, query = text.partition("?")
+    if base.endswith(".toml") or Path(base).is_file():
+        from placeopt.instances.clusters.toml_file import read_cluster
+
+        cluster = read_cluster(Path(base))
+    else:
+        cluster = _by_name(base)
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for key in options:
+        if key not in OPTIONS:
+            raise InputError(f"cluster '{text}': unknown option '{key}'; options are {', '.join(OPTIONS)}")
+    return replace(_with_options(cluster, options, text), name=text if not base.endswith(".toml") else cluster.name)
+
+
+def _by_name(name: str) -> Cluster:
+    if match := re.fullmatch(r"uniform:(\d+)", name):
+        count = _count(match[1], name)
+        return _one_host([replace(DEVICES["uniform"], name=f"device{i}") for i in range(count)], "uniform")
+    if name in ("cpu+gpu", "edge"):
+        pair = ("cpu", "V100", "pcie3") if name == "cpu+gpu" else ("edge-cpu", "edge-accelerator", "usb3")
+        first, second = DEVICES[pair[0]], DEVICES[pair[1]]
+        names = ("cpu", "gpu") if name == "cpu+gpu" else ("cpu", "accelerator")
+        return _one_host([replace(first, name=names[0]), replace(second, name=names[1])], pair[2])
+    if match := re.fullmatch(r"(?:(\d+)x)?(?:(\d+)x)?([A-Za-z]\w*)(-pcie)?", name):
+        hosts, per_host = (match[1], match[2]) if match[2] else ("1", match[1] or "1")
+        kind = _gpu(match[3], name)
+        link = PCIE_OF[kind] if match[4] else f"nvlink-{kind}"
+        return _hosts(_count(hosts, name), _count(per_host, name), kind, link)
+    if match := re.fullmatch(r"cpu\+(?:(\d+)x)?([A-Za-z]\w*)", name):
+        return _cpu_and_gpus(_count(match[1] or "1", name), _gpu(match[2], name))
+    raise _unknown(name)
+
+
+def _gpu(kind: str, name: str) -> str:
+    for known in PCIE_OF:
+        if known.lower() == kind.lower():
+            return known
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> InputError:
+    close = difflib.get_close_matches(name, PRESETS, n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    return InputError(
+        f"cluster '{name}' is not known{hint} Use NxKIND (KIND one of {', '.join(PCIE_OF)}), NxKIND-pcie, HxNxKIND, "
+        "cpu+gpu, cpu+NxKIND, edge, uniform:N, or a .toml file ('placeopt clusters' lists examples)"
+    )
+
+
+def _count(text: str, name: str) -> int:
+    value = int(text)
+    if not 1 <= value <= MAX_DEVICES:
+        raise InputError(f"cluster '{name}': expected 1..{MAX_DEVICES} devices, received {value}")
+    return value
+
+
+def _one_host(devices: list[Device], link: str) -> Cluster:
+    k = len(devices)
+    return Cluster("", tuple(devices), (LINKS[link],), np.zeros((k, k), dtype=np.int64), contention_matrix(k, "none"))
+
+
+def _hosts(hosts: int, per_host: int, kind: str, link: str) -> Cluster:
+    k = hosts * per_host
+    if k > MAX_DEVICES:
+        raise InputError(f"cluster: expected at most {MAX_DEVICES} devices, received {k}")
+    if hosts == 1:
+        return _one_host([replace(DEVICES[kind], name=f"gpu{i}") for i in range(k)], link)
+    devices = [replace(DEVICES[kind], name=f"host{h}/gpu{i}") for h in range(hosts) for i in range(per_host)]
+    host = np.repeat(np.arange(hosts), per_host)
+    link_class = (host[:, None] != host[None, :]).astype(np.int64)
+    return Cluster("", tuple(devices), (LINKS[link], LINKS["ethernet"]), link_class, contention_matrix(k, "none"))
+
+
+def _cpu_and_gpus(count: int, kind: str) -> Cluster:
+    devices = [replace(DEVICES["cpu"], name="cpu"), *(replace(DEVICES[kind], name=f"gpu{i}") for i in range(count))]
+    k = len(devices)
+    link_class = np.ones((k, k), dtype=np.int64)
+    link_class[0, :] = link_class[:, 0] = 0
+    links = (LINKS[PCIE_OF[kind]], LINKS[f"nvlink-{kind}"])
+    return Cluster("", tuple(devices), links, link_class, contention_matrix(k, "none"))
+
+
+def _with_options(cluster: Cluster, options: dict[str, str], text: str) -> Cluster:
+    devices = list(cluster.devices)
+    if "precision" in options:
+        devices = [_at_precision(device, options["precision"], text) for device in devices]
+    if "memory" in options:
+        size = round(_positive(options["memory"], "memory", text) * GIB)
+        devices = [replace(device, memory=size) for device in devices]
+    if "efficiency" in options:
+        fraction = _positive(options["efficiency"], "efficiency", text)
+        if fraction > 1:
+            raise InputError(f"cluster '{text}': efficiency must be in (0, 1], received {fraction}")
+        devices = [replace(device, peak_flops=device.peak_flops * fraction) for device in devices]
+    channel = cluster.channel
+    if "contention" in options:
+        wanted = options["contention"]
+        if wanted == "host":
+            channel = _host_channels(cluster)
+        elif wanted in CONTENTION:
+            channel = contention_matrix(len(devices), wanted)
+        else:
+            raise InputError(
+                f"cluster '{text}': contention must be one of {', '.join(CONTENTION)}, host; received '{wanted}'"
+            )
+    return replace(cluster, devices=tuple(devices), channel=channel)
+
+
+def _host_channels(cluster: Cluster) -> NDArray[np.int64]:
+    """One channel per host for everything it sends to other hosts (its network card); none inside a host."""
+    hosts: dict[str, int] = {}
+    host = np.array([hosts.setdefault(d.name.rpartition("/")[0], len(hosts)) for d in cluster.devices])
+    outside = host[:, None] != host[None, :]
+    return np.where(outside, host[:, None], -1).astype(np.int64)
+
+
+def _at_precision(device: Device, precision: str, text: str) -> Device:
+    if precision == "fp32":
+        return device
+    peaks = TENSOR_CORE_PEAKS.get(device.kind, {})
+    if precision not in ("tf32", "fp16"):
+        raise InputError(f"cluster '{text}': precision must be fp32, tf32 or fp16, received '{precision}'")
+    if device.family != "gpu":
+        return device
+    if precision not in peaks:
+        raise InputError(f"cluster '{text}': {device.kind} has no {precision} matrix units; use {', '.join(['fp32', *peaks])}")
+    return replace(device, peak_flops=peaks[precision])
+
+
+def _positive(value: str, what: str, text: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not (np.isfinite(number) and number > 0):
+        raise InputError(f"cluster '{text}': {what} must be a positive number, received '{value}'")
+    return number
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """Return the table of a TOML file, with a one-line error for an unreadable one."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cluster file '{path}': {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"cluster file '{path}' is not valid TOML: {error}") from error

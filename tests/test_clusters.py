@@ -1,0 +1,129 @@
+"""Clusters: names, options, TOML files, and what a wrong one says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placeopt.cost_model import lower
+from placeopt.errors import InputError
+from placeopt.graph import UNSUPPORTED, OpGraph
+from placeopt.instances.clusters import cluster_names, make_cluster
+
+
+def test_every_preset_can_be_made():
+    """Each listed cluster exists and has distinct device names."""
+    for name in cluster_names():
+        cluster = make_cluster(name)
+        assert cluster.name == name
+        assert len({d.name for d in cluster.devices}) == cluster.num_devices
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "classes"),
+    [("4xA100", 4, 1), ("2x4xA100", 8, 2), ("cpu+gpu", 2, 1), ("cpu+4xP100", 5, 2), ("uniform:7", 7, 1), ("V100", 1, 1)],
+)
+def test_names_give_devices_and_link_classes(name, devices, classes):
+    """The grammar of names is honoured."""
+    cluster = make_cluster(name)
+    assert (cluster.num_devices, len(cluster.links)) == (devices, classes)
+
+
+def test_contention_options():
+    """none, pair, source and host give the channel matrices they promise."""
+    assert (make_cluster("4xA100").channel == -1).all()
+    pair = make_cluster("4xA100?contention=pair").channel
+    assert len(set(pair.ravel())) == 16
+    source = make_cluster("4xA100?contention=source").channel
+    assert (source == source[:, :1]).all()
+    host = make_cluster("2x4xA100?contention=host").channel
+    assert (host[:4, :4] == -1).all()
+    assert len(set(host[:4, 4:].ravel())) == 1
+
+
+def test_options_change_devices():
+    """Precision, memory and efficiency act on the devices."""
+    assert make_cluster("1xA100?precision=fp16").devices[0].peak_flops == 312e12
+    assert make_cluster("1xA100?efficiency=0.5").devices[0].peak_flops == 19.5e12 / 2
+    assert make_cluster("1xA100?memory=2").devices[0].memory == 2 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("4xA1000", "did you mean"), ("0xA100", "expected 1"), ("uniform:0", "expected 1"), ("4xA100?speed=1", "unknown option"),
+     ("4xA100?contention=bus", "contention must be"), ("4xA100?memory=-1", "positive"), ("1xP100?precision=tf32", "matrix units"),
+     ("nowhere.toml", "No such file"), ("99999xA100", "expected 1")],
+)  # fmt: skip
+def test_wrong_names_say_what_to_write(name, words):
+    """A wrong name or option is one clear line."""
+    with pytest.raises(InputError, match=words) as error:
+        make_cluster(name)
+    assert "\n" not in str(error.value)
+
+
+GOOD = """
+name = "lab"
+contention = "source"
+[[devices]]
+kind = "A100"
+count = 2
+memory_gib = 80
+[[devices]]
+name = "host"
+kind = "cpu"
+[[links]]
+name = "bus"
+latency = 1e-5
+bandwidth = 25e9
+[[connections]]
+between = ["*", "*"]
+link = "bus"
+[[connections]]
+between = ["A100-*", "A100-*"]
+link = "nvlink-A100"
+"""
+
+
+def test_toml_file(tmp_path):
+    """A TOML file describes devices, links and who is connected by what."""
+    path = tmp_path / "lab.toml"
+    path.write_text(GOOD)
+    cluster = make_cluster(path)
+    assert [d.name for d in cluster.devices] == ["A100-0", "A100-1", "host"]
+    assert cluster.devices[0].memory == 80 * 2**30
+    assert cluster.link_class.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    assert cluster.channel[0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [('kind = "cpu"', 'kind = "abacus"', "abacus"), ("count = 2", "count = 0", "greater than"), ('link = "bus"', 'link = "bos"', "bos"),
+     ('between = ["*", "*"]', 'between = ["x", "*"]', "matches no pair"), ("latency = 1e-5", "latency = nan", "finite"),
+     ("[[devices]]", "[[devices", "not valid TOML"), ("count = 2", "colour = 2", "colour"),
+     ('contention = "source"', 'contention = "bus"', "contention")],
+)  # fmt: skip
+def test_wrong_toml_files(tmp_path, old, new, words):
+    """Each mistake in a cluster file is one clear line that names it."""
+    path = tmp_path / "lab.toml"
+    path.write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(InputError, match=words) as error:
+        make_cluster(path)
+    assert "\n" not in str(error.value)
+
+
+def graph():
+    """Return three ops, of which the second has measured times."""
+    return OpGraph.from_tensors(
+        "g", ["a", "b", "c"], [(0, 10**9, [1, 2])], flops=[15_700_000, 10, 0], bytes_moved=[0, 9 * 10**8, 0],
+        measured_kinds=("*", "gpu"), measured=[[-1, -1], [-1, 7], [9, UNSUPPORTED]],
+    )  # fmt: skip
+
+
+def test_roofline_and_measured_times():
+    """Roofline plus launch overhead; a measured time wins, the most specific one first; -2 is incompatible."""
+    problem = lower(graph(), make_cluster("cpu+gpu"))
+    assert problem.compute[0, 1] == 1_000 + 5_000  # 15.7 MFLOP at 15.7 TFLOP/s = 1 us, + 5 us, in ns
+    assert problem.compute[1].tolist() == [round(9e8 / 128e9 * 1e9) + 1000, 7]
+    assert problem.compute[2].tolist() == [9, -1]
+    assert problem.transfer[0, 0] == 10_000 + np.floor(1e9 / 15.75 + 0.5)
+    assert problem.io_class.tolist() == [-1, 0]
