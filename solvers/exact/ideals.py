@@ -1,0 +1,164 @@
+"""The lattice of ideals of a partial order, stored by its covering relation.
+
+An ideal (down-set) holds every predecessor of each of its nodes. `Lattice.child_*` lists for ideal I its
+maximal nodes v and the ideal I - {v}, by falling v. With nodes numbered along a topological order, every
+ideal I' inside I is reached from I by exactly one sequence of falling removals, so a depth-first walk that
+only ever removes a smaller node than the last one meets every sub-ideal once, without hashing and without
+a list of the pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numba
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """I ideals over N nodes, sorted by size; ideal 0 is empty, ideal I-1 is everything.
+
+    Attributes
+    ----------
+    bits : members of each ideal, 64 nodes per word.
+    child_ptr, child_node, child_ideal : per ideal the nodes that can be removed, and what is left.
+    """
+
+    bits: NDArray[np.uint64]  # (I, words)
+    child_ptr: NDArray[np.int64]  # (I + 1,)
+    child_node: NDArray[np.int32]
+    child_ideal: NDArray[np.int32]
+
+    @property
+    def num_ideals(self) -> int:
+        """Number of ideals, I."""
+        return len(self.bits)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return int(self.bits.nbytes + self.child_ptr.nbytes + self.child_node.nbytes + self.child_ideal.nbytes)
+
+    def members(self, ideal: int, num_nodes: int) -> NDArray[np.bool_]:
+        """Which nodes belong to `ideal`, shape (num_nodes,)."""
+        nodes = np.arange(num_nodes)
+        found: NDArray[np.bool_] = (self.bits[ideal, nodes >> 6] >> (nodes & 63).astype(np.uint64)) & np.uint64(1) > 0
+        return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _find(bits, table, mask, row):  # type: ignore[no-untyped-def]
+    """Slot of `row` in the open-addressed `table`: it holds the row's ideal, or -1 where it is new."""
+    h = np.uint64(1469598103934665603)
+    for w in range(len(row)):
+        h = (h ^ row[w]) * np.uint64(0x9E3779B97F4A7C15)
+        h ^= h >> np.uint64(29)
+    slot = np.int64(h & np.uint64(mask))
+    while table[slot] >= 0:
+        same = True
+        for w in range(len(row)):
+            if bits[table[slot], w] != row[w]:
+                same = False
+                break
+        if same:
+            return slot
+        slot = (slot + 1) & mask
+    return slot
+
+
+@numba.njit(cache=True, nogil=True)
+def _enumerate(num_nodes, words, predecessors, limit):  # type: ignore[no-untyped-def]
+    """Grow all ideals breadth first; stop with one more than `limit` when there are more.
+
+    Returns (count, bits, links, link_parent, link_node, link_child): link (parent = child + node).
+    """
+    one = np.uint64(1)
+    room, link_room = 1024, 4096
+    bits = np.zeros((room, words), dtype=np.uint64)
+    table = np.full(4 * room, -1, dtype=np.int32)
+    parent = np.empty(link_room, dtype=np.int32)
+    node = np.empty(link_room, dtype=np.int32)
+    child = np.empty(link_room, dtype=np.int32)
+    row = np.zeros(words, dtype=np.uint64)
+    table[_find(bits, table, len(table) - 1, row)] = 0
+    count, links, head = 1, 0, 0
+    while head < count and count <= limit:
+        for v in range(num_nodes):
+            if bits[head, v >> 6] >> np.uint64(v & 63) & one:
+                continue
+            free = True
+            for w in range(words):
+                if predecessors[v, w] & ~bits[head, w]:
+                    free = False
+                    break
+            if not free:
+                continue
+            row[:] = bits[head]
+            row[v >> 6] |= one << np.uint64(v & 63)
+            slot = _find(bits, table, len(table) - 1, row)
+            if table[slot] < 0:
+                if count == room:
+                    room *= 2
+                    larger = np.zeros((room, words), dtype=np.uint64)
+                    larger[:count] = bits
+                    bits = larger
+                    table = np.full(4 * room, -1, dtype=np.int32)
+                    for i in range(count):
+                        table[_find(bits, table, len(table) - 1, bits[i])] = i
+                    slot = _find(bits, table, len(table) - 1, row)
+                bits[count] = row
+                table[slot] = count
+                count += 1
+            if links == link_room:
+                link_room *= 2
+                grown = np.empty(link_room, dtype=np.int32)
+                grown[:links] = parent
+                parent = grown
+                grown = np.empty(link_room, dtype=np.int32)
+                grown[:links] = node
+                node = grown
+                grown = np.empty(link_room, dtype=np.int32)
+                grown[:links] = child
+                child = grown
+            parent[links] = table[slot]
+            node[links] = v
+            child[links] = head
+            links += 1
+        head += 1
+    return count, bits[:count].copy(), parent[:links], node[:links], child[:links]
+
+
+def ideal_lattice(
+    num_nodes: int, order_from: NDArray[np.int64], order_to: NDArray[np.int64], *, limit: int
+) -> Lattice | None:
+    """Enumerate the ideals of the order edges; None if there are more than `limit`.
+
+    Nodes must be numbered along a topological order: every edge goes from a smaller to a larger number.
+    """
+    words = (num_nodes + 63) // 64
+    predecessors = np.zeros((num_nodes, words), dtype=np.uint64)
+    for u, v in zip(order_from.tolist(), order_to.tolist(), strict=True):
+        predecessors[v, u >> 6] |= np.uint64(1) << np.uint64(u & 63)
+    count, bits, parent, node, child = _enumerate(num_nodes, words, predecessors, limit)
+    if count > limit:
+        return None
+    # Links were made in order of the child; group them by parent, the removed node falling.
+    order = np.lexsort((-node, parent))
+    pointer = np.searchsorted(parent[order], np.arange(count + 1)).astype(np.int64)
+    return Lattice(bits, pointer, node[order], child[order])
+
+
+def linear_lattice(num_nodes: int) -> Lattice:
+    """Return the lattice of the total order 0, 1, ..: its ideals are the N + 1 prefixes."""
+    words = (num_nodes + 63) // 64
+    bits = np.zeros((num_nodes + 1, words), dtype=np.uint64)
+    for v in range(num_nodes):
+        bits[v + 1] = bits[v]
+        bits[v + 1, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
+    nodes = np.arange(num_nodes, dtype=np.int32)
+    return Lattice(bits, np.concatenate([[0], np.arange(num_nodes + 1)]).astype(np.int64), nodes, nodes.copy())

@@ -1,0 +1,419 @@
+"""Dynamic program over ideals for the smallest period of a chain of stages.
+
+For a vector s of used devices per type and an ideal I (Tarnawski et al. 2020, section 5)
+
+    dp[s][I] = min over ideals I' inside I, types g and replicas r of
+               max(dp[s - r e_g][I'], load_g(I - I', r)),
+
+where load_g(S, 1) is the load of a device of type g that holds S, and r devices that share a stage as
+data-parallel replicas take load_g(S, r) = ceil(load_g(S, 1) / r) + ceil(2 (r - 1) sync_g(S) / r), the
+ring all-reduce of its weights. Differences from the published program, all exact:
+
+- no list of pairs (I', I): for each I its sub-ideals are walked depth first (see `ideals`), the load of
+  I - I' being updated by the tensors of one node per step;
+- a walk is cut where the part of the load that can only grow (compute, and transfers to outside of I)
+  exceeds the incumbent;
+- states from which the remaining work cannot fit the remaining devices are skipped.
+
+Memory is O(ideals * states). Both passes of a training graph are one load for "1f1b"; for "gpipe" the
+program minimises the largest forward load under a limit on the backward one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+import numba
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from placeopt.solvers.exact.ideals import Lattice
+    from placeopt.solvers.exact.period_model import PeriodModel
+
+NO_VALUE = 2**62
+"""Value of a state that cannot be reached."""
+
+_UNUSED = 1000  # back pointer: _UNUSED + g leaves one device of type g without a stage
+_FIRST_CHUNK, _CHUNK_SECONDS = 16, 0.1
+
+
+class DpArrays(NamedTuple):
+    """What the kernel reads (N nodes, G types, P passes, m tensors, S states)."""
+
+    compute: NDArray[np.int64]  # (N, P * G) ticks
+    banned: NDArray[np.int64]  # (N, G) 1 where the node cannot run on the type
+    resident: NDArray[np.int64]  # (N,) bytes
+    capacity: NDArray[np.int64]  # (G,) bytes
+    sync: NDArray[np.int64]  # (N, G) ticks to send the node's weights once
+    weight: NDArray[np.int64]  # (m, G) ticks
+    tensor_pass: NDArray[np.int64]  # (m,)
+    producer: NDArray[np.int64]  # (m,)
+    consumer_ptr: NDArray[np.int64]  # (m + 1,)
+    consumer: NDArray[np.int64]
+    touch_ptr: NDArray[np.int64]  # (N + 1,) tensors that touch a node
+    touch_tensor: NDArray[np.int64]
+    touch_role: NDArray[np.int64]  # 1 producer, 0 consumer
+    digit: NDArray[np.int64]  # (S, G) used devices of each type
+    stride: NDArray[np.int64]  # (G,) distance between states that differ by one device
+    max_replicas: NDArray[np.int64]  # (G,)
+
+
+class Tables(NamedTuple):
+    """State of the program (I ideals, S states)."""
+
+    value: NDArray[np.int64]  # (I, S)
+    back_ideal: NDArray[np.int32]  # (I, S)
+    back_choice: NDArray[np.int16]  # (I, S)
+    alive: NDArray[np.bool_]  # (I,)
+    viable: NDArray[np.bool_]  # (I, S)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a plan: nodes of the model on devices of one type (several are replicas)."""
+
+    nodes: NDArray[np.int64]
+    device_type: int
+    replicas: int
+
+
+@dataclass(frozen=True)
+class DpOutcome:
+    """What one run of the program says: `value` is None if nothing is within the limits.
+
+    `complete` is False when the deadline cut the run; then nothing is proved.
+    """
+
+    value: int | None
+    stages: tuple[Stage, ...]
+    complete: bool
+    pairs: int
+
+
+@numba.njit(cache=True, nogil=True)
+def _rows(  # type: ignore[no-untyped-def]
+    a: DpArrays, bits, child_ptr, child_node, child_ideal, tables: Tables, first: int, last: int, limit: int, limit2: int
+) -> int:
+    """Fill the rows `first`..`last`-1 of the tables with values up to `limit`; return the pairs walked."""
+    one = np.uint64(1)
+    n, num_types = a.banned.shape
+    width = a.compute.shape[1]
+    num_states = a.digit.shape[0]
+    m = len(a.producer)
+    inside = np.zeros(m, dtype=np.int64)  # consumers inside S = I - I'
+    outside = np.zeros(m, dtype=np.int64)  # consumers outside I
+    holds = np.zeros(m, dtype=np.bool_)  # producer inside S
+    foreign = np.zeros(m, dtype=np.bool_)  # producer outside I
+    load = np.zeros((n + 1, width), dtype=np.int64)
+    fixed = np.zeros((n + 1, width), dtype=np.int64)  # the part of the load that larger S keep
+    banned = np.zeros((n + 1, num_types), dtype=np.int64)
+    used = np.zeros(n + 1, dtype=np.int64)
+    sync = np.zeros((n + 1, num_types), dtype=np.int64)
+    at = np.zeros(n + 1, dtype=np.int64)
+    edge = np.zeros(n + 1, dtype=np.int64)
+    taken = np.full(n + 1, n, dtype=np.int64)
+    pairs = 0
+    for ideal in range(first, last):
+        row = tables.value[ideal]
+        row[:] = NO_VALUE
+        if ideal == 0:
+            row[:] = 0
+            tables.alive[0] = True
+            continue
+        some = False
+        for s in range(num_states):
+            some = some or tables.viable[ideal, s]
+        if not some:
+            continue
+        for t in range(m):
+            p = a.producer[t]
+            foreign[t] = not (bits[ideal, p >> 6] >> np.uint64(p & 63)) & one
+            outside[t] = 0
+            for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+                c = a.consumer[e]
+                if not (bits[ideal, c >> 6] >> np.uint64(c & 63)) & one:
+                    outside[t] += 1
+        depth = 0
+        at[0], edge[0] = ideal, child_ptr[ideal]
+        while depth >= 0:
+            if edge[depth] == child_ptr[at[depth] + 1]:
+                if depth > 0:  # put the node back
+                    j = taken[depth]
+                    for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
+                        t = a.touch_tensor[e]
+                        if a.touch_role[e] == 1:
+                            holds[t] = False
+                        else:
+                            inside[t] -= 1
+                depth -= 1
+                continue
+            j = child_node[edge[depth]]
+            below = child_ideal[edge[depth]]
+            edge[depth] += 1
+            if j > taken[depth]:
+                continue
+            d = depth + 1
+            pairs += 1
+            for x in range(width):
+                load[d, x] = load[depth, x] + a.compute[j, x]
+                fixed[d, x] = fixed[depth, x] + a.compute[j, x]
+            for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
+                t = a.touch_tensor[e]
+                base = a.tensor_pass[t] * num_types
+                size = a.consumer_ptr[t + 1] - a.consumer_ptr[t]
+                if a.touch_role[e] == 1:
+                    before = inside[t] > 0
+                    after = inside[t] < size
+                    stays = outside[t] > 0
+                    holds[t] = True
+                else:
+                    if holds[t]:
+                        before = inside[t] < size
+                        after = inside[t] + 1 < size
+                    else:
+                        before = inside[t] > 0
+                        after = True
+                    stays = foreign[t] and inside[t] == 0
+                    inside[t] += 1
+                if before != after:
+                    for g in range(num_types):
+                        load[d, base + g] += a.weight[t, g] if after else -a.weight[t, g]
+                if stays:
+                    for g in range(num_types):
+                        fixed[d, base + g] += a.weight[t, g]
+            used[d] = used[depth] + a.resident[j]
+            deeper = False
+            for g in range(num_types):
+                banned[d, g] = banned[depth, g] + a.banned[j, g]
+                sync[d, g] = sync[depth, g] + a.sync[j, g]
+                if banned[d, g] > 0 or used[d] > a.capacity[g] or fixed[d, g] > limit * a.max_replicas[g]:
+                    continue
+                if width > num_types and fixed[d, num_types + g] > limit2 * a.max_replicas[g]:
+                    continue
+                deeper = True
+                if not tables.alive[below]:
+                    continue
+                for r in range(1, a.max_replicas[g] + 1):
+                    stage = load[d, g]
+                    stage2 = load[d, num_types + g] if width > num_types else 0
+                    if r > 1:
+                        stage = (stage + r - 1) // r
+                        stage2 = (stage2 + r - 1) // r
+                        exchange = (2 * (r - 1) * sync[d, g] + r - 1) // r
+                        if width > num_types:
+                            stage2 += exchange
+                        else:
+                            stage += exchange
+                    if stage > limit or stage2 > limit2:
+                        continue
+                    step = r * a.stride[g]
+                    for s in range(num_states):
+                        if a.digit[s, g] >= r and tables.viable[ideal, s]:
+                            value = max(stage, tables.value[below, s - step])
+                            if value < row[s]:
+                                row[s] = value
+                                tables.back_ideal[ideal, s] = below
+                                tables.back_choice[ideal, s] = g * 64 + r - 1
+            # `taken` falls along the path: this child keeps only smaller nodes below it.
+            if deeper:
+                taken[d] = j
+                at[d] = below
+                edge[d] = child_ptr[below]
+                depth = d
+            else:
+                for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
+                    t = a.touch_tensor[e]
+                    if a.touch_role[e] == 1:
+                        holds[t] = False
+                    else:
+                        inside[t] -= 1
+        for s in range(num_states):  # a device may stay empty
+            for g in range(num_types):
+                if a.digit[s, g] > 0 and row[s - a.stride[g]] < row[s] and tables.viable[ideal, s]:
+                    row[s] = row[s - a.stride[g]]
+                    tables.back_ideal[ideal, s] = ideal
+                    tables.back_choice[ideal, s] = _UNUSED + g
+            if row[s] < NO_VALUE:
+                tables.alive[ideal] = True
+    return pairs
+
+
+@numba.njit(cache=True, nogil=True)
+def _ideal_sums(child_ptr, child_node, child_ideal, amount):  # type: ignore[no-untyped-def]
+    """Sum of `amount` (Q, N) over each ideal, shape (Q, I)."""
+    count = len(child_ptr) - 1
+    total = np.zeros((amount.shape[0], count), dtype=np.float64)
+    for ideal in range(1, count):
+        e = child_ptr[ideal]
+        for q in range(amount.shape[0]):
+            total[q, ideal] = total[q, child_ideal[e]] + amount[q, child_node[e]]
+    return total
+
+
+class IdealProgram:
+    """The dynamic program for one model and lattice; runs for any limits."""
+
+    def __init__(
+        self,
+        model: PeriodModel,
+        lattice: Lattice,
+        *,
+        max_replicas: int = 1,
+        sync: NDArray[np.int64] | None = None,
+    ) -> None:
+        n, num_types = model.num_nodes, model.num_types
+        self.model, self.lattice = model, lattice
+        counts = model.type_counts
+        states = list(product(*(range(c + 1) for c in counts.tolist())))
+        stride = np.ones(num_types, dtype=np.int64)
+        for g in range(num_types - 2, -1, -1):
+            stride[g] = stride[g + 1] * (counts[g + 1] + 1)
+        touch = [(int(p), t, 1) for t, p in enumerate(model.producer)]
+        tensor = np.repeat(np.arange(len(model.producer)), np.diff(model.consumer_ptr))
+        touch += [(int(v), int(t), 0) for v, t in zip(model.consumer, tensor, strict=True)]
+        touches = np.array(sorted(touch), dtype=np.int64).reshape(-1, 3)
+        passes = model.compute if model.two_pass else model.compute.sum(axis=0, keepdims=True)
+        self.arrays = DpArrays(
+            compute=np.ascontiguousarray(passes.transpose(1, 0, 2).reshape(n, -1)),
+            banned=(~model.allowed).astype(np.int64),
+            resident=np.ascontiguousarray(model.resident),
+            capacity=model.capacity,
+            sync=np.zeros((n, num_types), dtype=np.int64) if sync is None else np.ascontiguousarray(sync),
+            weight=np.ascontiguousarray(model.weight),
+            tensor_pass=model.tensor_pass,
+            producer=model.producer,
+            consumer_ptr=model.consumer_ptr,
+            consumer=model.consumer,
+            touch_ptr=np.searchsorted(touches[:, 0], np.arange(n + 1)).astype(np.int64),
+            touch_tensor=np.ascontiguousarray(touches[:, 1]),
+            touch_role=np.ascontiguousarray(touches[:, 2]),
+            digit=np.array(states, dtype=np.int64),
+            stride=stride,
+            max_replicas=np.minimum(max_replicas, counts),
+        )
+        ideals = lattice.num_ideals
+        self.tables = Tables(
+            value=np.empty((ideals, len(states)), dtype=np.int64),
+            back_ideal=np.zeros((ideals, len(states)), dtype=np.int32),
+            back_choice=np.zeros((ideals, len(states)), dtype=np.int16),
+            alive=np.zeros(ideals, dtype=np.bool_),
+            viable=np.zeros((ideals, len(states)), dtype=np.bool_),
+        )
+        self._amount, self._rates = _work_rates(model)
+        self._sums = _ideal_sums(lattice.child_ptr, lattice.child_node, lattice.child_ideal, self._amount)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables and the lattice."""
+        return sum(int(x.nbytes) for x in self.tables) + self.lattice.nbytes + int(self._sums.nbytes)
+
+    def area_bound(self) -> int:
+        """Ticks that every period (forward part only for "gpipe") reaches: all work spread evenly."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            full = (self._rates[:1] * self.model.type_counts).sum(axis=1)
+            value = np.where(np.isfinite(full) & (full > 0), self._amount[:1].sum(axis=1) / full, 0.0)
+        return int(np.floor(value.max() * (1 - 1e-9)))
+
+    def run(
+        self, limit: int, limit2: int = NO_VALUE, *, stop: Callable[[], bool] | None = None
+    ) -> DpOutcome:
+        """Find the smallest largest load that is at most `limit` (backward loads at most `limit2`).
+
+        `stop` is asked about ten times a second; when it answers True the run ends incomplete.
+        """
+        tables, lattice = self.tables, self.lattice
+        self._mark_viable(limit, limit2)
+        tables.alive[:] = False
+        row, chunk, pairs = 0, _FIRST_CHUNK, 0
+        while row < lattice.num_ideals:
+            begin = time.perf_counter()
+            last = min(row + chunk, lattice.num_ideals)
+            pairs += _rows(
+                self.arrays, lattice.bits, lattice.child_ptr, lattice.child_node, lattice.child_ideal, tables,
+                row, last, min(limit, NO_VALUE // 128), min(limit2, NO_VALUE // 128),
+            )  # fmt: skip
+            row = last
+            spent = time.perf_counter() - begin
+            chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))
+            if row < lattice.num_ideals and stop is not None and stop():
+                return DpOutcome(None, (), False, pairs)
+        value = int(tables.value[-1, -1])
+        if value >= NO_VALUE:
+            return DpOutcome(None, (), True, pairs)
+        return DpOutcome(value, self._stages(), True, pairs)
+
+    def _mark_viable(self, limit: int, limit2: int) -> None:
+        """Mark the (ideal, state) pairs whose work fits the used, and the rest the unused, devices."""
+        counts, digit = self.model.type_counts, self.arrays.digit
+        viable = self.tables.viable
+        viable[:] = True
+        for q in range(len(self._amount)):
+            cap = float((limit, limit2, 1.0)[q])
+            if q == 2 and not np.isfinite(self._rates[q]).all():
+                finite = np.where(np.isfinite(self._rates[q]), self._rates[q], 2.0**100)
+            else:
+                finite = np.where(np.isfinite(self._rates[q]), self._rates[q], 2.0**40)
+            room = (digit @ finite) * cap * (1 + 1e-9)
+            rest = ((counts - digit) @ finite) * cap * (1 + 1e-9)
+            done = self._sums[q][:, None]
+            viable &= (done <= room) & (self._sums[q][-1] - done <= rest)
+
+    def _stages(self) -> tuple[Stage, ...]:
+        tables, lattice, n = self.tables, self.lattice, self.model.num_nodes
+        ideal, state = lattice.num_ideals - 1, len(self.arrays.digit) - 1
+        stages: list[Stage] = []
+        while ideal > 0:
+            choice, below = int(tables.back_choice[ideal, state]), int(tables.back_ideal[ideal, state])
+            if choice >= _UNUSED:
+                state -= int(self.arrays.stride[choice - _UNUSED])
+                continue
+            g, r = choice // 64, choice % 64 + 1
+            nodes = np.flatnonzero(lattice.members(ideal, n) & ~lattice.members(below, n))
+            stages.append(Stage(nodes, g, r))
+            ideal, state = below, state - r * int(self.arrays.stride[g])
+        return tuple(reversed(stages))
+
+
+def _work_rates(model: PeriodModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return amounts (3, N) and rates (3, G): load L on a device of type g holds at most rate * L of each.
+
+    Amount 0 and 1 are the ticks of pass 0 and 1 on type 0 (0 for nodes it cannot run), amount 2 is bytes,
+    whose rate is the capacity.
+    """
+    n, num_types = model.num_nodes, model.num_types
+    amount = np.zeros((3, n))
+    rate = np.full((3, num_types), np.inf)
+    passes = model.compute if model.two_pass else model.compute.sum(axis=0, keepdims=True)
+    for q in range(len(passes)):
+        amount[q] = np.where(model.allowed[:, 0], passes[q, :, 0], 0)
+        for g in range(num_types):
+            runs = model.allowed[:, g] & (amount[q] > 0)
+            with np.errstate(divide="ignore"):
+                ratio = amount[q][runs] / passes[q][runs, g]
+            rate[q, g] = ratio.max() if ratio.size else 1.0
+    amount[2] = model.resident
+    rate[2] = model.capacity.astype(np.float64)
+    return amount, rate
+
+
+def stage_devices(model: PeriodModel, stages: tuple[Stage, ...]) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
+    """Give devices to stages in order: (device of every op, devices of every stage).
+
+    An op of a replicated stage gets the stage's first device.
+    """
+    free = [list(devices) for devices in model.types]
+    node_device = np.zeros(model.num_nodes, dtype=np.int64)
+    groups: list[tuple[int, ...]] = []
+    for stage in stages:
+        group = tuple(free[stage.device_type][: stage.replicas])
+        del free[stage.device_type][: stage.replicas]
+        node_device[stage.nodes] = group[0]
+        groups.append(group)
+    return model.expand(node_device), groups
