@@ -1,0 +1,88 @@
+"""Analysis: the bounds of one problem, computed once and shared by solvers and by `bound`."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from placeopt.bounds.communication import HeadsTails, communication_bound, heads_tails
+from placeopt.bounds.critical_path import critical_path_bound
+from placeopt.bounds.energy import energy_bound
+from placeopt.bounds.head_tail import head_tail_bound
+from placeopt.bounds.load import LoadBound, load_bound
+from placeopt.bounds.relaxation import Relaxation, relax
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from placeopt.problem import PlacementProblem
+
+
+class Analysis:
+    """Runs bounds on the makespan by name and remembers what they share.
+
+    Attributes
+    ----------
+    bounds : ticks per method run so far.
+    """
+
+    def __init__(self, problem: PlacementProblem, seconds: float = 10.0, upper: int | None = None) -> None:
+        self.problem, self.seconds, self.upper = problem, seconds, upper
+        self.started = time.perf_counter()
+        self.bounds: dict[str, int] = {}
+
+    @cached_property
+    def relaxation(self) -> Relaxation:
+        """The cheapest version of the problem."""
+        return relax(self.problem)
+
+    @cached_property
+    def heads(self) -> HeadsTails:
+        """Communication-aware heads and tails per device class."""
+        return heads_tails(self.relaxation)
+
+    @cached_property
+    def load(self) -> LoadBound:
+        """The load bound and its class weights."""
+        return load_bound(self.relaxation)
+
+    @property
+    def seconds_left(self) -> float:
+        """Time left of the budget."""
+        return max(0.0, self.seconds - (time.perf_counter() - self.started))
+
+    def device_heads_tails(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (head, tail) per op and device, int64[num_ops, num_devices]; -1 where the op cannot run."""
+        column = self.relaxation.class_of
+        return self.heads.head[:, column], self.heads.tail[:, column]
+
+    def best(self) -> tuple[int, str]:
+        """Return (value, method) of the best bound so far, the earliest method among equals."""
+        value, method = 0, "none"
+        for name, found in self.bounds.items():
+            if found > value:
+                value, method = found, name
+        return value, method
+
+    def closed(self) -> bool:
+        """Whether the bound meets the known solution."""
+        return self.upper is not None and self.best()[0] >= self.upper
+
+    def run(self, name: str, *, optional: bool = False) -> int:
+        """Run one bound and return its value; an optional one is skipped if time is short."""
+        compute: dict[str, Callable[[], int]] = {
+            "critical-path": lambda: critical_path_bound(self.relaxation),
+            "load": lambda: self.load.value,
+            "communication": lambda: communication_bound(self.heads),
+            "head-tail": lambda: head_tail_bound(self.relaxation, self.heads, self.load.weights),
+            "energy": lambda: energy_bound(
+                self.relaxation, self.heads, self.load.weights, self.best()[0], self.upper
+            ),
+        }
+        value = int(compute[name]())
+        self.bounds[name] = max(value, self.bounds.get(name, 0))
+        return value

@@ -1,0 +1,177 @@
+"""Lower bounds against known optima, brute force and worked values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from exact_instances import brute_force, doppler, known_optima
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from random_problems import random_problem
+
+from placeopt.bounds import METHODS, bound
+from placeopt.bounds.analysis import Analysis
+from placeopt.errors import InputError
+from placeopt.evaluate import evaluate_batch
+from placeopt.problem import PlacementProblem
+
+
+def test_never_above_a_known_optimum(data):
+    """On all 139 published optima no bound is above, and a good share of them is met."""
+    met = 0
+    for problem, optimum in known_optima(data):
+        report = bound(problem)
+        assert report.value <= optimum, (problem.name, report.bounds, optimum)
+        met += report.value == optimum
+    assert met >= 60
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("llama_block", 141.39), ("chain_mm", 1200.07), ("ffnn", 56.70)]
+)
+def test_published_graphs(data, name, expected):
+    """The known proved bounds on 4 devices without contention are reproduced."""
+    report = bound(doppler(data, name))
+    assert report.value / 1e10 == pytest.approx(expected, abs=0.005)
+    if name == "llama_block":
+        assert report.method == "communication"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(st.integers(0, 2**32 - 1))
+def test_below_brute_force(seed):
+    """On tiny random problems every bound is at most the best of all placements and orders."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, max_ops=5, max_devices=3)
+    optimum = brute_force(problem)
+    if optimum is None:
+        return
+    for method, value in bound(problem, seconds=5).bounds.items():
+        assert value <= optimum, method
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(st.integers(0, 2**32 - 1))
+def test_below_random_placements(seed):
+    """On larger random problems every bound is at most the best of many random placements."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, max_ops=30, max_devices=5)
+    devices = rng.integers(0, problem.num_devices, (64, problem.num_ops)).astype(np.int32)
+    devices[: problem.num_devices] = np.arange(problem.num_devices)[:, None]
+    best = int(evaluate_batch(problem, devices, threads=1).min())
+    assert max(bound(problem, seconds=2).bounds.values()) <= best
+
+
+def test_communication_bound_by_hand():
+    """Join of two long ops with expensive tensors: either both run in turn, or a tensor is paid."""
+    for ticks, expected in ((4, 10 + 4 + 1), (40, 10 + 10 + 1)):
+        problem = PlacementProblem.from_edges([[10, 10], [10, 10], [1, 1]], [(0, 2, ticks), (1, 2, ticks)])
+        assert bound(problem, methods=["communication"]).value == expected
+
+
+def test_tails_mirror_heads():
+    """A fork is a join read backwards, and so is its bound."""
+    problem = PlacementProblem.from_edges([[1, 1], [10, 10], [10, 10]], [(0, 1, 4), (0, 2, 4)])
+    assert bound(problem, methods=["communication"]).value == 15
+
+
+def test_several_consumers_of_one_tensor():
+    """A tensor that two ops of one device read is paid once in the bound as in the execution."""
+    problem = PlacementProblem.from_arrays(
+        compute=[[5, -1], [-1, 5], [-1, 5]],
+        producer=[0],
+        consumer_ptr=[0, 2],
+        consumer=[1, 2],
+        transfer=[[7]],
+    )
+    assert bound(problem).value == 5 + 7 + 5 + 5
+
+
+def test_incompatible_neighbours_pay():
+    """Ops with no common device pay the cheapest link that joins their devices."""
+    links = np.array([[0, 1, 1], [1, 0, 0], [1, 0, 0]])
+    problem = PlacementProblem.from_arrays(
+        compute=[[3, -1, -1], [-1, 4, 4]],
+        producer=[0],
+        consumer_ptr=[0, 1],
+        consumer=[1],
+        transfer=[[1, 9]],
+        link_class=links,
+    )
+    assert bound(problem, methods=["critical-path"]).value == 3 + 9 + 4
+
+
+def test_load_with_unrelated_devices_and_memory():
+    """The load bound is the LP's optimum: memory keeps all but two ops off the fast device."""
+    compute = [[10, 100]] * 10
+    free = PlacementProblem.from_edges(compute, [])
+    tight = free.replace(resident=np.full(10, 50), capacity=np.array([100, 10_000]))
+    assert bound(free, methods=["load"]).value == 91  # 100 * 10 / 11, rounded up
+    assert bound(tight, methods=["load"]).value >= 800
+
+
+def test_head_tail_and_energy_by_hand():
+    """Eight unit ops between a long source and a long sink on two devices."""
+    edges = [(0, i, 0) for i in range(1, 9)] + [(i, 9, 0) for i in range(1, 9)]
+    problem = PlacementProblem.from_edges([[7, 7]] + [[1, 1]] * 8 + [[7, 7]], edges)
+    assert bound(problem, methods=["head-tail"]).value == 7 + 4 + 7
+    assert bound(problem, methods=["energy"]).value >= 7 + 4 + 7
+
+
+def test_zero_times_and_single_device():
+    """Zero times give 0, one device gives the sum."""
+    assert bound(PlacementProblem.from_edges([[0, 0], [0, 0]], [(0, 1, 0)])).value == 0
+    assert bound(PlacementProblem.from_edges([[3], [4], [5]], [(0, 2, 100)])).value == 12
+
+
+def test_large_numbers():
+    """Bounds near 2^61 ticks neither overflow nor exceed the makespan."""
+    big = 2**58
+    problem = PlacementProblem.from_edges([[big, big]] * 4, [(0, 1, big), (1, 2, 1), (0, 3, big)])
+    assert 2 * big <= bound(problem).value <= 4 * big
+
+
+def test_relabelling_devices_changes_nothing():
+    """Permuting the devices leaves every combinatorial bound unchanged."""
+    rng = np.random.default_rng(3)
+    for _ in range(10):
+        problem = random_problem(rng, max_ops=12, max_devices=4)
+        order = rng.permutation(problem.num_devices)
+        other = problem.replace(
+            compute=problem.compute[:, order],
+            link_class=problem.link_class[np.ix_(order, order)],
+            channel=problem.channel[np.ix_(order, order)],
+            capacity=problem.capacity[order],
+            device_names=(),
+        )
+        methods = ["critical-path", "communication", "load"]
+        assert bound(problem, methods=methods).bounds == bound(other, methods=methods).bounds
+
+
+def test_a_window_only_weakens(data):
+    """Cutting the ancestors off at a window gives smaller heads, never larger ones."""
+    from placeopt.bounds.communication import heads_tails
+
+    relaxation = Analysis(doppler(data, "llama_block")).relaxation
+    full = heads_tails(relaxation)
+    for window in (1, 10, 60):
+        cut = heads_tails(relaxation, window)
+        assert (cut.head <= full.head).all()
+        assert (cut.tail <= full.tail).all()
+
+
+def test_infeasible_problems_are_explained():
+    """Memory that does not suffice is named: the op, or the total."""
+    base = PlacementProblem.from_edges([[1, 1], [1, 1]], [], op_names=("a", "b"))
+    single = base.replace(resident=np.array([5, 200]), capacity=np.array([100, 100]))
+    assert "op 'b' needs 200" in bound(single).infeasible
+    total = base.replace(resident=np.array([90, 90]), capacity=np.array([100, 50]))
+    assert "180 resident bytes" in bound(total).infeasible
+    assert bound(base).infeasible == ""
+
+
+def test_unknown_method():
+    """An unknown method is refused with the list of known ones."""
+    with pytest.raises(InputError, match="not known; known: critical-path"):
+        bound(PlacementProblem.from_edges([[1]], []), methods=["magic"])
+    assert "communication" in METHODS
