@@ -4,4 +4,21 @@ from __future__ import annotations
 
 from placeopt.solver import SolverSpec
 
-SPECS: tuple[SolverSpec, ...] = ()
+SPECS: tuple[SolverSpec, ...] = (
+    SolverSpec(
+        "ideal-dp",
+        "placeopt.solvers.exact.ideal_dp:IdealDp",
+        "placement",
+        ("period",),
+        "best pipeline of ideals by dynamic programming, proved",
+        search=False,
+    ),
+    SolverSpec(
+        "linear-dp",
+        "placeopt.solvers.exact.linear_dp:LinearDp",
+        "placement",
+        ("period",),
+        "best pipeline along topological orders by dynamic programming",
+        search=False,
+    ),
+)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.solvers.exact.ideals import Lattice
-    from placeopt.solvers.exact.period_model import PeriodModel
+    from placeopt.period_model import PeriodModel
 
 NO_VALUE = 2**62
 """Value of a state that cannot be reached."""
