@@ -56,6 +56,7 @@ class Workspace(NamedTuple):
     """Scratch memory of one thread; nothing is allocated per evaluation."""
 
     pending: NDArray[np.int64]  # (n,) inputs still missing
+    cost: NDArray[np.int64]  # (n,) ticks of each op on its device
     ready: NDArray[np.int64]  # (n,) time the inputs are available
     offset: NDArray[np.int64]  # (k + 1,) region of each device in the heaps
     size: NDArray[np.int64]  # (k,) entries in the ready heap
@@ -108,8 +109,8 @@ def make_workspace(arrays):
     groups = arrays.num_groups
     i64 = np.int64
     return Workspace(
-        np.empty(n, i64), np.empty(n, i64), np.empty(k + 1, i64), np.empty(k, i64), np.empty(n, i64), np.empty(n, i64),
-        np.empty(k, i64), np.empty(n, i64), np.empty(n, i64), np.empty(k, i64), np.empty(k, i64), np.empty(k, i64),
+        np.empty(n, i64), np.empty(n, i64), np.empty(n, i64), np.empty(k + 1, i64), np.empty(k, i64), np.empty(n, i64),
+        np.empty(n, np.uint32), np.empty(k, i64), np.empty(n, i64), np.empty(n, np.uint32), np.empty(k, i64), np.empty(k, i64), np.empty(k, i64),
         np.empty(k, np.bool_), np.empty(n, i64), np.empty(n, i64),
         np.empty(channels, i64), np.empty(channels, i64), np.empty(channels, i64), np.empty(channels, i64),
         np.empty(channels, i64), np.empty(channels, np.bool_),
@@ -273,6 +274,7 @@ def simulate(arrays, w, device, rank, mode):
     pending, ready, offset, size = w.pending, w.ready, w.offset, w.size
     heap_key, heap_op, next_time, running = w.heap_key, w.heap_op, w.next_time, w.running
     n, k = compute.shape
+    num_classes = transfer.shape[1]
     num_channels = arrays.num_channels
     contended = num_channels > 0
 
@@ -281,6 +283,7 @@ def simulate(arrays, w, device, rank, mode):
     for op in range(n):
         pending[op] = arrays.indegree[op]
         ready[op] = 0
+        w.cost[op] = compute[op, device[op]]
         offset[device[op] + 1] += 1
     for d in range(k):
         offset[d + 1] += offset[d]
@@ -392,7 +395,7 @@ def simulate(arrays, w, device, rank, mode):
                         next_time[d] = ready[op]
                         continue
                     w.plan_ptr[d] += 1
-                cost = compute[op, d]
+                cost = w.cost[op]
                 running[d] = op
                 w.start[op] = time
                 w.finish[op] = time + cost
@@ -406,13 +409,24 @@ def simulate(arrays, w, device, rank, mode):
             if done == n:
                 break
             soonest = _NEVER
+            first = 0
+            together = 0
             for d in range(k):
-                soonest = min(soonest, next_time[d])
+                if next_time[d] < soonest:
+                    soonest = next_time[d]
+                    first = d
+                    together = 1
+                elif next_time[d] == soonest:
+                    together += 1
             if num_events > 0 and w.event_key[0] < soonest:
                 soonest = w.event_key[0]
+                together = 0
             if soonest == _NEVER:
                 return DEADLOCK, num_requests
             time = soonest
+            begin, end = (first, first + 1) if together == 1 else (0, k if together > 0 else 0)
+        else:
+            begin, end = 0, k
 
         # (1) complete everything that ends now.
         while num_events > 0 and w.event_key[0] == time:
@@ -450,7 +464,7 @@ def simulate(arrays, w, device, rank, mode):
                         w.is_touched[d] = True
                         w.touched[num_touched] = d
                         num_touched += 1
-        for source in range(k):
+        for source in range(begin, end):
             if next_time[source] != time:
                 continue
             if not w.is_touched[source]:
@@ -483,7 +497,7 @@ def simulate(arrays, w, device, rank, mode):
                             w.best_rank[d] = rank[v]
                         arrival = -1
                     else:
-                        arrival = time + transfer[tensor, link_class[source, d]]
+                        arrival = time + transfer[tensor, link_class[source, d] if num_classes > 1 else 0]
                 if arrival >= 0:
                     pending[v] -= 1
                     if arrival > ready[v]:
