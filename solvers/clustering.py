@@ -1,0 +1,442 @@
+"""Clustering: decide first which ops share a device, then which device each cluster gets.
+
+With expensive communication this beats list scheduling, which decides op by op. Two clusterings share one
+mapping of clusters to devices:
+
+- `EdgeZeroing`: V. Sarkar, "Partitioning and scheduling parallel programs for multiprocessors", MIT Press 1989.
+  Edges are zeroed (their ends merged) from the most expensive one down. Here a merge is accepted while the
+  cluster's work stays below a cap, and both the cap and the cheapest edge considered are swept.
+- `Dsc`: T. Yang, A. Gerasoulis, "DSC: scheduling parallel tasks on an unbounded number of processors", IEEE
+  TPDS 5(9), 1994. Ops are examined along the dominant sequence; an op joins the cluster of its dominant
+  predecessor where that lets it start earlier.
+
+Mapping: clusters by decreasing work (longest processing time first); each goes to the device it exchanges
+most data with among those that stay below a load limit, otherwise to the device that finishes it first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from placeopt.errors import InputError
+from placeopt.solvers.heuristics.driver import View, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from placeopt.problem import PlacementProblem
+    from placeopt.solution import Budget, Placement, Result
+    from placeopt.solver import OnProgress
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+class UnitGraph(NamedTuple):
+    """Units (ops that share a device anyway) and the transfer times between them."""
+
+    work: Floats  # (num_units, num_devices) ticks, inf where not allowed
+    mean_work: Floats  # (num_units,) mean ticks over the allowed devices
+    bytes: Ints  # (num_units,)
+    capacity: Ints  # (num_devices,)
+    source: Ints  # (num_edges,) unit, edges by decreasing cost
+    target: Ints  # (num_edges,) unit
+    cost: Floats  # (num_edges,) mean ticks
+    near_ptr: Ints  # (num_units + 1,)
+    near_unit: Ints  # (2 * num_edges,) neighbours of each unit
+    near_cost: Floats  # (2 * num_edges,)
+
+
+def unit_graph(view: View) -> UnitGraph:
+    """Contract the ops of each unit; edges between the same two units add up."""
+    problem, units = view.problem, view.units
+    num_units = len(units.bytes)
+    source = units.unit[problem.producer[problem.edge_tensor]]
+    target = units.unit[problem.consumer]
+    cost = view.mean_transfer[problem.edge_tensor]
+    low, high = np.minimum(source, target), np.maximum(source, target)
+    between = low != high
+    key, inverse = np.unique(low[between] * num_units + high[between], return_inverse=True)
+    total = np.bincount(inverse, cost[between], minlength=len(key)).astype(np.float64)
+    low, high = key // num_units, key % num_units
+    order = np.lexsort((high, low, -total))
+    low, high, total = low[order], high[order], total[order]
+    ends, others = np.concatenate([low, high]), np.concatenate([high, low])
+    by_end = np.argsort(ends, kind="stable")
+    pointer = np.searchsorted(ends[by_end], np.arange(num_units + 1)).astype(np.int64)
+    work = np.where(units.allowed, view.unit_work, np.inf)
+    mean_work = np.where(units.allowed, view.unit_work, 0.0).sum(axis=1) / units.allowed.sum(axis=1)
+    return UnitGraph(
+        work, mean_work, units.bytes, units.capacity, low, high, total,
+        pointer, others[by_end], np.concatenate([total, total])[by_end],
+    )  # fmt: skip
+
+
+# --- kernels -----------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _root(parent: Ints, unit: int) -> int:
+    while parent[unit] != unit:
+        parent[unit] = parent[parent[unit]]
+        unit = parent[unit]
+    return unit
+
+
+@njit(cache=True, nogil=True)
+def _mergeable(graph: UnitGraph, work: Floats, size: Ints, a: int, b: int) -> bool:
+    """Whether some device can hold both clusters."""
+    for device in range(len(graph.capacity)):
+        runs = work[a, device] < np.inf and work[b, device] < np.inf
+        if runs and size[a] + size[b] <= graph.capacity[device]:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def zero_edges(graph: UnitGraph, num_edges: int, cap: float) -> Ints:
+    """Merge the ends of the first `num_edges` edges while a cluster's mean work stays at most `cap`.
+
+    Returns the cluster of each unit, numbered from 0 by first unit.
+    """
+    num_units = len(graph.bytes)
+    parent = np.arange(num_units)
+    load = graph.mean_work.copy()
+    work = graph.work.copy()
+    size = graph.bytes.copy()
+    for e in range(num_edges):
+        a, b = _root(parent, graph.source[e]), _root(parent, graph.target[e])
+        if a == b or load[a] + load[b] > cap or not _mergeable(graph, work, size, a, b):
+            continue
+        a, b = min(a, b), max(a, b)
+        parent[b] = a
+        load[a] += load[b]
+        size[a] += size[b]
+        for device in range(work.shape[1]):
+            work[a, device] += work[b, device]
+    cluster = np.full(num_units, -1, np.int64)
+    count = 0
+    for unit in range(num_units):
+        root = _root(parent, unit)
+        if cluster[root] < 0:
+            cluster[root] = count
+            count += 1
+        cluster[unit] = cluster[root]
+    return cluster
+
+
+@njit(cache=True, nogil=True)
+def _choose(
+    graph: UnitGraph, work: Floats, size: int, load: Floats, free: Ints, near: Floats, limit: float
+) -> int:
+    """Device with the most data nearby whose load stays within `limit`, else the one that ends first; -1: full."""
+    best, best_near, best_end, within = -1, -1.0, np.inf, False
+    for device in range(len(load)):
+        end = load[device] + work[device]
+        if end == np.inf or size > free[device]:
+            continue
+        inside = end <= limit
+        if inside and not within:
+            better = True
+        elif inside == within:
+            if inside:
+                better = near[device] > best_near or (near[device] == best_near and end < best_end)
+            else:
+                better = end < best_end or (end == best_end and near[device] > best_near)
+        else:
+            better = False
+        if better:
+            best, best_near, best_end, within = device, near[device], end, inside
+    return best
+
+
+@njit(cache=True, nogil=True)
+def map_clusters(graph: UnitGraph, cluster: Ints, limit: float) -> tuple[Ints, bool]:
+    """Give each cluster a device: longest first, to the nearest device within the load `limit`.
+
+    A cluster that no device can hold is placed unit by unit. Returns the device of each unit and whether
+    some unit found no device with space (it then sits on one that can run it).
+    """
+    num_units, k = graph.work.shape
+    count = cluster.max() + 1
+    load_of = np.zeros(count)
+    for unit in range(num_units):
+        load_of[cluster[unit]] += graph.mean_work[unit]
+    members = np.argsort(cluster, kind="mergesort")
+    pointer = np.searchsorted(cluster[members], np.arange(count + 1))
+    device_of = np.full(num_units, -1, np.int64)
+    load, free = np.zeros(k), graph.capacity.copy()
+    near, work = np.zeros(k), np.zeros(k)
+    overflow = False
+    for c in np.argsort(-load_of, kind="mergesort"):
+        first, end = pointer[c], pointer[c + 1]
+        near[:] = 0.0
+        work[:] = 0.0
+        size = np.int64(0)
+        for i in range(first, end):
+            unit = members[i]
+            size += graph.bytes[unit]
+            for device in range(k):
+                work[device] += graph.work[unit, device]
+            for e in range(graph.near_ptr[unit], graph.near_ptr[unit + 1]):
+                if device_of[graph.near_unit[e]] >= 0:
+                    near[device_of[graph.near_unit[e]]] += graph.near_cost[e]
+        whole = _choose(graph, work, size, load, free, near, limit)
+        for i in range(first, end):
+            unit = members[i]
+            device = whole
+            if whole < 0:
+                near[:] = 0.0
+                for e in range(graph.near_ptr[unit], graph.near_ptr[unit + 1]):
+                    if device_of[graph.near_unit[e]] >= 0:
+                        near[device_of[graph.near_unit[e]]] += graph.near_cost[e]
+                device = _choose(graph, graph.work[unit], graph.bytes[unit], load, free, near, limit)
+            if device < 0:
+                overflow = True
+                device = int(np.argmin(graph.work[unit]))
+            device_of[unit] = device
+            load[device] += graph.work[unit, device]
+            free[device] -= graph.bytes[unit]
+    return device_of, overflow
+
+
+@njit(cache=True, nogil=True)
+def dominant_sequence_clusters(
+    order: Ints, pred_ptr: Ints, pred_op: Ints, pred_cost: Floats, succ_ptr: Ints, succ_op: Ints, succ_cost: Floats,
+    work: Floats,
+) -> Ints:  # fmt: skip
+    """DSC: cluster of each op, on an unbounded number of devices.
+
+    The free op with the largest t-level + b-level is examined next. Its t-level drops if it joins the cluster
+    of the predecessor whose data arrives last; predecessors that feed only this op follow into the cluster
+    while that helps. If a partially free op lies on a longer sequence, the cluster of *its* last predecessor is
+    kept for it (the dominant sequence reduction warranty).
+    """
+    n = len(order)
+    level = np.zeros(n)  # b-level
+    for i in range(n - 1, -1, -1):
+        op = order[i]
+        for e in range(succ_ptr[op], succ_ptr[op + 1]):
+            level[op] = max(level[op], succ_cost[e] + level[succ_op[e]])
+        level[op] += work[op]
+    start, finish = np.zeros(n), np.zeros(n)
+    cluster = np.full(n, -1, np.int64)
+    open_at = np.zeros(n)  # end of the last op of each cluster
+    last = np.full(n, -1, np.int64)  # last op of each cluster
+    members = np.zeros(n, np.int64)
+    arrival = np.zeros(n)  # t-level over the examined predecessors
+    dominant = np.full(n, -1, np.int64)  # predecessor that attains it
+    waiting = pred_ptr[1:] - pred_ptr[:-1]
+    free = [(0.0, np.int64(0))]
+    partial = [(0.0, np.int64(0))]
+    free.clear()
+    partial.clear()
+    for op in range(n):
+        if waiting[op] == 0:
+            heapq.heappush(free, (-level[op], np.int64(op)))
+    clusters = 0
+    for _ in range(n):
+        priority, op = heapq.heappop(free)
+        while len(partial) > 0 and (
+            waiting[partial[0][1]] == 0 or -partial[0][0] != arrival[partial[0][1]] + level[partial[0][1]]
+        ):
+            heapq.heappop(partial)
+        kept = -1
+        if len(partial) > 0 and partial[0][0] < priority:
+            guard = dominant[partial[0][1]]
+            if last[cluster[guard]] == guard:  # otherwise joining it no longer helps the partially free op
+                kept = cluster[guard]
+        home, begin = -1, arrival[op]
+        if dominant[op] >= 0 and cluster[dominant[op]] != kept:
+            target = cluster[dominant[op]]
+            begin = open_at[target]
+            for e in range(pred_ptr[op], pred_ptr[op + 1]):
+                if cluster[pred_op[e]] != target:
+                    begin = max(begin, finish[pred_op[e]] + pred_cost[e])
+            if begin < arrival[op]:
+                home = target
+            else:
+                begin = arrival[op]
+        while home >= 0:  # predecessors that only feed this op may follow
+            late, late_at = -1, 0.0
+            others = open_at[home]
+            for e in range(pred_ptr[op], pred_ptr[op + 1]):
+                source = pred_op[e]
+                if cluster[source] != home:
+                    at = finish[source] + pred_cost[e]
+                    if late < 0 or at > late_at:
+                        if late >= 0:
+                            others = max(others, late_at)
+                        late, late_at = source, at
+                    else:
+                        others = max(others, at)
+            if late < 0 or cluster[late] == kept or members[cluster[late]] > 1:
+                break
+            if succ_ptr[late + 1] - succ_ptr[late] > 1:
+                break
+            moved = max(start[late], open_at[home])
+            if max(others, moved + work[late]) >= begin:
+                break
+            members[cluster[late]] = 0
+            cluster[late], start[late], finish[late] = home, moved, moved + work[late]
+            open_at[home], last[home] = finish[late], late
+            members[home] += 1
+            begin = max(others, finish[late])
+        if home < 0:
+            home = clusters
+            clusters += 1
+        cluster[op], start[op], finish[op] = home, begin, begin + work[op]
+        open_at[home], last[home] = finish[op], op
+        members[home] += 1
+        for e in range(succ_ptr[op], succ_ptr[op + 1]):
+            child = succ_op[e]
+            at = finish[op] + succ_cost[e]
+            if dominant[child] < 0 or at > arrival[child]:
+                arrival[child], dominant[child] = at, op
+            waiting[child] -= 1
+            if waiting[child] == 0:
+                heapq.heappush(free, (-(arrival[child] + level[child]), child))
+            else:
+                heapq.heappush(partial, (-(arrival[child] + level[child]), child))
+    return cluster
+
+
+# --- solvers -----------------------------------------------------------------------------------------------
+
+
+class _Sweep:
+    """Maps clusterings to devices under several load limits, each distinct assignment once."""
+
+    def __init__(self, view: View, graph: UnitGraph, slack: tuple[float, ...]) -> None:
+        self.view, self.graph, self.slack = view, graph, slack
+        fastest = graph.work.min(axis=1)
+        self.ideal = max(float(fastest.sum()) / view.problem.num_devices, 1.0)
+        self.seen: set[bytes] = set()
+        self.clusterings: set[bytes] = set()
+
+    def candidates(self, cluster: Ints) -> Iterator[Placement | None]:
+        if cluster.tobytes() in self.clusterings:
+            return
+        self.clusterings.add(cluster.tobytes())
+        for slack in self.slack:
+            home, overflow = map_clusters(self.graph, cluster, self.ideal * (1.0 + slack))
+            device = home[self.view.units.unit]
+            key = device.astype(np.int32).tobytes()
+            if key in self.seen:
+                continue
+            self.seen.add(key)
+            yield self.view.repaired(device) if overflow else self.view.list_scheduled(device)
+
+
+def _check_slack(solver: str, slack: tuple[float, ...]) -> None:
+    if not slack or min(slack) < 0:
+        raise InputError(f"{solver}: slack must be a non-empty tuple of numbers >= 0, received {slack}")
+
+
+@dataclass(frozen=True)
+class EdgeZeroing:
+    """Merge along the most expensive edges under a load cap; sweep threshold, cap and mapping.
+
+    Parameters
+    ----------
+    caps : largest work of a cluster, as multiples of the total work per device.
+    thresholds : number of thresholds: edges are considered down to so many quantiles of the distinct costs.
+    slack : load limits of the mapping, as excess over the ideal load per device.
+    """
+
+    caps: tuple[float, ...] = (0.0625, 0.125, 0.25, 0.34, 0.5, 0.67, 0.8, 1.0, 1.05, 1.15, 1.3, 1.6, 2.0)
+    thresholds: int = 12
+    slack: tuple[float, ...] = (0.0, 0.05, 0.15, 0.4, 1.0)
+
+    name: ClassVar[str] = "edge-zeroing"
+
+    def __post_init__(self) -> None:
+        if not self.caps or min(self.caps) <= 0:
+            raise InputError(f"edge-zeroing: caps must be a non-empty tuple of positive numbers, received {self.caps}")
+        if self.thresholds < 1:
+            raise InputError(f"edge-zeroing: thresholds must be at least 1, received {self.thresholds}")
+        _check_slack(self.name, self.slack)
+
+    def solve(
+        self,
+        problem: PlacementProblem,
+        budget: Budget,
+        *,
+        seed: int,
+        initial: Placement | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[Placement]:
+        """Evaluate every distinct assignment of the sweep, or as many as the budget allows."""
+
+        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
+            graph = unit_graph(view)
+            sweep = _Sweep(view, graph, self.slack)
+            share = graph.mean_work.sum() / problem.num_devices
+            for cap in self.caps:
+                for num_edges in self._edge_counts(graph.cost):
+                    yield from sweep.candidates(zero_edges(graph, num_edges, cap * share * (1.0 + 1e-12)))
+
+        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress)
+
+    def _edge_counts(self, cost: Floats) -> list[int]:
+        """Numbers of leading edges (sorted by decreasing cost) that end where a cost level ends."""
+        ends = np.flatnonzero(np.append(np.diff(cost) != 0, True)) + 1 if len(cost) else np.zeros(1, dtype=np.int64)
+        picks = np.unique(np.linspace(0, len(ends) - 1, self.thresholds).round().astype(np.int64))
+        return [int(ends[pick]) for pick in picks[::-1]]
+
+
+@dataclass(frozen=True)
+class Dsc:
+    """Dominant sequence clustering, then longest processing time with affinity.
+
+    Parameters
+    ----------
+    slack : load limits of the mapping, as excess over the ideal load per device.
+    """
+
+    slack: tuple[float, ...] = (0.0, 0.05, 0.15, 0.4, 1.0)
+
+    name: ClassVar[str] = "dsc"
+
+    def __post_init__(self) -> None:
+        _check_slack(self.name, self.slack)
+
+    def solve(
+        self,
+        problem: PlacementProblem,
+        budget: Budget,
+        *,
+        seed: int,
+        initial: Placement | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[Placement]:
+        """Cluster once with mean costs, map under every load limit, keep the best."""
+
+        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
+            sweep = _Sweep(view, unit_graph(view), self.slack)
+            yield from sweep.candidates(merge_units(dsc_clusters(view), view.units.unit))
+
+        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress)
+
+
+def dsc_clusters(view: View) -> Ints:
+    """Cluster of each op by DSC with mean compute and transfer times."""
+    graph, delay = view.graph, view.mean_transfer
+    return np.asarray(dominant_sequence_clusters(
+        graph.order, graph.pred_ptr, graph.pred_op, delay[graph.pred_tensor],
+        graph.succ_ptr, graph.succ_op, delay[graph.succ_tensor], view.mean_compute,
+    ))  # fmt: skip
+
+
+def merge_units(cluster: Ints, unit: Ints) -> Ints:
+    """Cluster of each unit: that of its first op (a colocation group may have been torn apart)."""
+    _, first = np.unique(unit, return_index=True)
+    _, label = np.unique(cluster[first], return_inverse=True)
+    return label.astype(np.int64)

@@ -1,0 +1,219 @@
+"""Baechi's memory-constrained placers: m-TOPO, m-ETF and m-SCT.
+
+B. Jeon et al., "Baechi: fast device placement of machine learning graphs", SoCC 2020. m-SCT adapts the small
+communication time algorithm of C. Hanen, A. Munier, "An approximation algorithm for scheduling dependent tasks
+on m processors with small communication delays", 1995: a linear program picks at most one *favourite child*
+per op and one favourite parent per child; they share a device.
+
+Where the problem limits the dynamic peak, these placers count an op's tensors as resident first (as Baechi
+does) and less of them only if nothing fits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from placeopt.errors import InputError
+from placeopt.solvers.heuristics import kernels
+from placeopt.solvers.heuristics.driver import INFLATIONS, View, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from placeopt.problem import PlacementProblem
+    from placeopt.solution import Budget, Placement, Result
+    from placeopt.solver import OnProgress
+
+CAUTIOUS = INFLATIONS[::-1]
+
+
+@dataclass(frozen=True)
+class MTopo:
+    """Fill device after device in topological order up to an equal share of memory.
+
+    The share is total bytes / devices + the largest op; bytes are resident bytes and output tensors. On
+    problems without bytes the mean compute times take their place.
+    """
+
+    name: ClassVar[str] = "m-topo"
+
+    def solve(
+        self,
+        problem: PlacementProblem,
+        budget: Budget,
+        *,
+        seed: int,
+        initial: Placement | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[Placement]:
+        """Place once; what breaks a capacity is repaired."""
+
+        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
+            yield view.repaired(_fill(view))
+
+        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress,
+                   inflations=CAUTIOUS)  # fmt: skip
+
+
+def _fill(view: View) -> NDArray[np.int64]:
+    problem, units = view.problem, view.units
+    k = problem.num_devices
+    weight = problem.resident.astype(np.float64)
+    np.add.at(weight, problem.producer, problem.tensor_bytes)
+    if weight.sum() == 0:
+        weight = view.mean_compute
+    unit_weight = np.bincount(units.unit, weight, minlength=len(units.bytes))
+    share = unit_weight.sum() / k + unit_weight.max()
+    home = view.unpinned.copy()
+    used = np.zeros(k)
+    free = units.capacity.copy()
+    current = 0
+    for unit in units.unit[problem.topological_order].tolist():
+        if home[unit] >= 0:
+            continue
+        for step in range(k):
+            device = (current + step) % k
+            fits = units.allowed[unit, device] and units.bytes[unit] <= free[device]
+            if fits and used[device] + unit_weight[unit] <= share:
+                break
+        else:
+            usable = np.flatnonzero(units.allowed[unit])
+            device = int(usable[np.lexsort((used[usable], -free[usable]))[0]])
+        home[unit] = device
+        used[device] += unit_weight[unit]
+        free[device] -= units.bytes[unit]
+        while current < k - 1 and used[current] + unit_weight.min() > share:
+            current += 1
+    return home[units.unit]
+
+
+@dataclass(frozen=True)
+class MEtf:
+    """Earliest task first over the devices with space, ties in topological order."""
+
+    name: ClassVar[str] = "m-etf"
+
+    def solve(
+        self,
+        problem: PlacementProblem,
+        budget: Budget,
+        *,
+        seed: int,
+        initial: Placement | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[Placement]:
+        """Plan once, counting tensors as resident where the limit is on the dynamic peak."""
+
+        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
+            yield view.fitted(view.by_time(view.position))
+
+        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress,
+                   inflations=CAUTIOUS)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MSct:
+    """Earliest task first in which favourite children, chosen by a linear program, follow their parents.
+
+    Parameters
+    ----------
+    threshold : an edge is a favourite when its relaxed variable is at most this much.
+    max_edges : beyond this many edges the linear program is replaced by a greedy choice (largest transfers
+        first), and the message says so.
+    """
+
+    threshold: float = 0.1
+    max_edges: int = 20_000
+
+    name: ClassVar[str] = "m-sct"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold < 0.5:
+            raise InputError(f"m-sct: threshold must be in [0, 0.5), received {self.threshold}")
+
+    def solve(
+        self,
+        problem: PlacementProblem,
+        budget: Budget,
+        *,
+        seed: int,
+        initial: Placement | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[Placement]:
+        """Solve the linear program once, then plan."""
+        small = problem.num_edges <= self.max_edges
+        message = "" if small else (f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children "
+                                    "were chosen greedily instead of by the linear program")  # fmt: skip
+        view_of_lp = View(problem)
+        favourite = favourite_children(view_of_lp, self.threshold) if small else greedy_children(view_of_lp)
+
+        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
+            level, _ = view.upward_rank()
+            position = view.inverse(view.by_decreasing(level))
+            plan = kernels.schedule_with_favourites(view.graph, view.units, position, favourite, view.unpinned)
+            yield view.fitted(plan)
+
+        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress,
+                   inflations=CAUTIOUS, message=message)  # fmt: skip
+
+
+def favourite_children(view: View, threshold: float = 0.1) -> NDArray[np.int64]:
+    """Return the favourite child of each op or -1, by the relaxed linear program of Hanen and Munier.
+
+    Minimise w subject to w >= s_i + p_i; s_j >= s_i + p_i + c_ij x_ij for every edge; over the children of
+    each op and over the parents of each op at most one x is 0 (sum of (1 - x) <= 1); 0 <= x <= 1, s >= 0.
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array
+
+    problem = view.problem
+    n = problem.num_ops
+    parent, child, tensor = problem.producer[problem.edge_tensor], problem.consumer, problem.edge_tensor
+    count = len(child)
+    if count == 0:
+        return np.full(n, -1, dtype=np.int64)
+    scale = max(1.0, float(view.mean_compute.max()), float(view.mean_transfer.max()))
+    work, delay = view.mean_compute / scale, view.mean_transfer[tensor] / scale
+    edge, op = np.arange(count), np.arange(n)
+    # Columns: x of each edge, s of each op, w. Rows: edges, ops (makespan), ops (children), ops (parents).
+    row: list[Any] = [edge, edge, edge, count + op, count + op, count + n + parent, count + 2 * n + child]
+    column: list[Any] = [edge, count + parent, count + child, count + op, np.full(n, count + n), edge, edge]
+    ones = np.ones(count)
+    value: list[Any] = [delay, ones, -ones, np.ones(n), -np.ones(n), -ones, -ones]
+    children, parents = np.bincount(parent, minlength=n), np.bincount(child, minlength=n)
+    limit = np.concatenate([-work[parent], -work, np.minimum(0, 1 - children), np.minimum(0, 1 - parents)])
+    matrix = coo_array(
+        (np.concatenate(value), (np.concatenate(row), np.concatenate(column))), shape=(count + 3 * n, count + n + 1)
+    ).tocsr()
+    cost = np.zeros(count + n + 1)
+    cost[-1] = 1.0
+    bounds = np.zeros((count + n + 1, 2))
+    bounds[:count, 1], bounds[count:, 1] = 1.0, np.inf
+    answer = linprog(cost, A_ub=matrix, b_ub=limit, bounds=bounds, method="highs")
+    if answer.x is None:
+        return greedy_children(view)
+    share = answer.x[:count]
+    chosen = edge[share <= threshold]
+    order = chosen[np.lexsort((chosen, -view.mean_transfer[tensor[chosen]], np.round(share[chosen], 9)))]
+    return _match(n, parent[order], child[order])
+
+
+def greedy_children(view: View) -> NDArray[np.int64]:
+    """Return a favourite child of each op or -1: edges by decreasing transfer time, each op once."""
+    problem = view.problem
+    order = np.lexsort((np.arange(problem.num_edges), -view.mean_transfer[problem.edge_tensor]))
+    return _match(problem.num_ops, problem.producer[problem.edge_tensor][order], problem.consumer[order])
+
+
+def _match(n: int, parent: NDArray[np.int64], child: NDArray[np.int64]) -> NDArray[np.int64]:
+    favourite = np.full(n, -1, dtype=np.int64)
+    taken = np.zeros(n, dtype=np.bool_)
+    for i, j in zip(parent.tolist(), child.tolist(), strict=True):
+        if favourite[i] < 0 and not taken[j]:
+            favourite[i], taken[j] = j, True
+    return favourite

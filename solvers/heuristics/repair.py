@@ -1,0 +1,141 @@
+"""Make a placement fit: feasibility of units (ops that share a device) against capacities.
+
+Assigning units to devices so that bytes fit is bin packing with eligibility. Repair keeps a given assignment
+where it can (move the smallest unit that cures an overload), falls back to best fit decreasing, then to an
+integer program, which also proves when nothing fits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.problem import PlacementProblem
+    from placeopt.solvers.heuristics.kernels import UnitArrays
+
+MILP_NODES = 20_000
+"""Limit of the last resort; a node limit, unlike a time limit, gives the same answer on every machine."""
+
+MILP_CELLS = 200_000
+"""Largest (units x devices) table for which the integer program is tried."""
+
+
+def impossible(units: UnitArrays, problem: PlacementProblem) -> str | None:
+    """Return why no placement can exist, None if no simple reason is found."""
+    nowhere = ~units.allowed.any(axis=1)
+    if nowhere.any():
+        member = _name(units, problem, int(nowhere.argmax()))
+        return f"the colocation group of op '{member}' has no device that can run all its members"
+    room = np.where(units.allowed, units.capacity[None, :], -1).max(axis=1)
+    if (units.bytes > room).any():
+        unit = int((units.bytes > room).argmax())
+        return (f"op '{_name(units, problem, unit)}' (with its colocation group) needs {int(units.bytes[unit])} bytes, "
+                f"no device that can run it has more than {int(room[unit])}")  # fmt: skip
+    total, space = float(units.bytes.sum()), float(units.capacity.astype(np.float64).sum())
+    if total > space:
+        return f"the ops need {int(units.bytes.sum())} resident bytes, all devices together have {int(space)}"
+    return None
+
+
+def _name(units: UnitArrays, problem: PlacementProblem, unit: int) -> str:
+    return problem.op_names[int((units.unit == unit).argmax())]
+
+
+def repair(units: UnitArrays, home: NDArray[np.int64], work: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Return a device per unit that is allowed and fits, close to `home`; None where moving units got stuck.
+
+    Parameters
+    ----------
+    home : wanted device of each unit, shape (num_units,).
+    work : ticks of each unit per device, used to choose among devices, shape (num_units, num_devices).
+    """
+    home = home.copy()
+    wrong = ~units.allowed[np.arange(len(home)), home]
+    if wrong.any():
+        home[wrong] = np.where(units.allowed[wrong], work[wrong], np.inf).argmin(axis=1)
+    return home if _relieve(units, home, work) else None
+
+
+def pack(units: UnitArrays) -> tuple[NDArray[np.int64] | None, bool]:
+    """Find any assignment that fits, whatever its speed: (device per unit or None, proved that none exists)."""
+    home = _best_fit(units)
+    return (home, False) if home is not None else _integer_program(units)
+
+
+def _relieve(units: UnitArrays, home: NDArray[np.int64], cost: NDArray[np.float64]) -> bool:
+    """Move units away from overloaded devices, in place; return whether everything fits now."""
+    used = np.zeros(len(units.capacity), dtype=np.int64)
+    np.add.at(used, home, units.bytes)
+    free = units.capacity - used
+    for device in range(len(free)):
+        members = np.flatnonzero((home == device) & (units.bytes > 0))
+        # The smallest unit that cures the overload; while none does, the largest that fits elsewhere.
+        members = members[np.argsort(units.bytes[members], kind="stable")]
+        while free[device] < 0 and len(members):
+            room = np.where(units.allowed[members] & (np.arange(len(free)) != device), free[None, :], -1)
+            movable = (room >= units.bytes[members][:, None]).any(axis=1)
+            if not movable.any():
+                return False
+            cures = movable & (units.bytes[members] >= -free[device])
+            pick = int(cures.argmax()) if cures.any() else int(np.flatnonzero(movable)[-1])
+            unit = int(members[pick])
+            there = np.flatnonzero(room[pick] >= units.bytes[unit])
+            target = int(there[np.lexsort((there, free[there], cost[unit, there]))[0]])
+            home[unit] = target
+            free[device] += units.bytes[unit]
+            free[target] -= units.bytes[unit]
+            members = np.delete(members, pick)
+    return bool((free >= 0).all())
+
+
+def _best_fit(units: UnitArrays) -> NDArray[np.int64] | None:
+    """Best fit decreasing: fewest options first, then largest first."""
+    num_units = len(units.bytes)
+    for options in (units.allowed.sum(axis=1), np.zeros(num_units, dtype=np.int64)):
+        free = units.capacity.copy()
+        home = np.full(num_units, -1, dtype=np.int64)
+        for unit in np.lexsort((np.arange(num_units), -units.bytes, options)):
+            there = np.flatnonzero(units.allowed[unit] & (free >= units.bytes[unit]))
+            if not len(there):
+                break
+            home[unit] = there[np.argmin(free[there])]
+            free[home[unit]] -= units.bytes[unit]
+        if (home >= 0).all():
+            return home
+    return None
+
+
+def _integer_program(units: UnitArrays) -> tuple[NDArray[np.int64] | None, bool]:
+    """Solve the packing with HiGHS: (device per unit or None, proved impossible)."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_array
+
+    num_units, k = units.allowed.shape
+    if num_units * k > MILP_CELLS:
+        return None, False
+    unit = np.repeat(np.arange(num_units), k)
+    device = np.tile(np.arange(k), num_units)
+    column = np.arange(num_units * k)
+    # Bytes as shares of the largest unit; the answer is checked exactly below.
+    scale = float(max(1, units.bytes.max()))
+    limit = np.minimum(units.capacity.astype(np.float64), float(units.bytes.sum())) / scale
+    one = csr_array((np.ones(len(column)), (unit, column)), shape=(num_units, len(column)))
+    fit = csr_array((units.bytes[unit] / scale, (device, column)), shape=(k, len(column)))
+    answer: Any = milp(
+        np.zeros(len(column)),
+        integrality=np.ones(len(column)),
+        bounds=Bounds(0, units.allowed.ravel().astype(np.float64)),
+        constraints=[LinearConstraint(one, 1, 1), LinearConstraint(fit, -np.inf, limit)],
+        options={"node_limit": MILP_NODES},
+    )
+    if answer.x is None:
+        return None, answer.status == 2
+    home = answer.x.reshape(num_units, k).argmax(axis=1).astype(np.int64)
+    used = np.zeros(k, dtype=np.int64)
+    np.add.at(used, home, units.bytes)
+    fits = bool((used <= units.capacity).all() and units.allowed[np.arange(num_units), home].all())
+    return (home if fits else None), False
