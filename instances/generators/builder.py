@@ -1,0 +1,274 @@
+"""GraphBuilder: writes down a model op by op and counts its flops, bytes and parameters.
+
+Conventions, shared by every generator:
+
+- a multiply-add is 2 flops; data movement (reshape, concat, gather) is 0 flops;
+- bytes moved are all inputs, the weights and all outputs, each once;
+- resident bytes are the weights (and, for batch norms, the running statistics);
+- an input of the model (tokens, image) is not an op: it is there when the run starts.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.arrays import csr
+from placeopt.errors import InputError
+from placeopt.graph import OpGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Shape = tuple[int, ...]
+
+
+class Tensor(NamedTuple):
+    """A handle on a tensor of the graph being built; index -1 is an input of the model."""
+
+    index: int
+    shape: Shape
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+class GraphBuilder:
+    """Collects ops and tensors; `build` returns the OpGraph.
+
+    Parameters
+    ----------
+    name : name of the graph.
+    dtype_bytes : bytes of one element of activations and weights.
+    """
+
+    def __init__(self, name: str, dtype_bytes: int = 4) -> None:
+        self.name = name
+        self.dtype_bytes = dtype_bytes
+        self._scope: list[str] = []
+        self._path = ""
+        self._names: dict[str, int] = {}
+        self._op_names: list[str] = []
+        self._types: list[str] = []
+        self._layers: list[str] = []
+        self._flops: list[int] = []
+        self._moved: list[int] = []
+        self._resident: list[int] = []
+        self._parameters: list[int] = []
+        self._colocation: list[int] = []
+        self._meta: list[int] = []
+        self._producer: list[int] = []
+        self._bytes: list[int] = []
+        self._shapes: list[Shape] = []
+        self._consumers: list[list[int]] = []
+
+    # --- the primitive -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def layer(self, name: str) -> Iterator[None]:
+        """Name the layer that the ops created inside belong to; layers nest ("encoder/3")."""
+        self._scope.append(name)
+        self._path = "/".join(self._scope)
+        try:
+            yield
+        finally:
+            self._scope.pop()
+            self._path = "/".join(self._scope)
+
+    def input(self, *shape: int) -> Tensor:
+        """Return an input of the model."""
+        return Tensor(-1, shape)
+
+    def ops(
+        self,
+        kind: str,
+        inputs: Sequence[Tensor],
+        shapes: Sequence[Shape],
+        *,
+        name: str = "",
+        flops: int = 0,
+        parameters: int = 0,
+        buffers: int = 0,
+        moved: int | None = None,
+        colocation: int = -1,
+        meta: int = -1,
+    ) -> list[Tensor]:
+        """Add one op with any number of outputs and return them.
+
+        Parameters
+        ----------
+        kind : type of the op.
+        parameters, buffers : learned values and other values kept with the op (running statistics).
+        moved : bytes read and written, default all inputs, parameters and outputs.
+        """
+        path = f"{self._path}/{name or kind}" if self._path else (name or kind)
+        seen = self._names.get(path, 0)
+        self._names[path] = seen + 1
+        op = len(self._op_names)
+        self._op_names.append(f"{path}_{seen}" if seen else path)
+        self._types.append(kind)
+        self._layers.append(self._path)
+        self._flops.append(flops)
+        self._parameters.append(parameters)
+        self._resident.append((parameters + buffers) * self.dtype_bytes)
+        self._colocation.append(colocation)
+        self._meta.append(meta)
+        read = 0
+        for tensor in inputs:
+            read += tensor.size
+            if tensor.index >= 0:
+                consumers = self._consumers[tensor.index]
+                if not consumers or consumers[-1] != op:
+                    consumers.append(op)
+        outputs, written = [], 0
+        for shape in shapes:
+            size = math.prod(shape)
+            written += size
+            outputs.append(Tensor(len(self._producer), shape))
+            self._producer.append(op)
+            self._bytes.append(size * self.dtype_bytes)
+            self._shapes.append(shape)
+            self._consumers.append([])
+        self._moved.append((read + parameters + written) * self.dtype_bytes if moved is None else moved)
+        return outputs
+
+    def op(self, kind: str, inputs: Sequence[Tensor], shape: Shape, *, name: str = "", flops: int = 0,
+           parameters: int = 0, buffers: int = 0, moved: int | None = None, colocation: int = -1,
+           meta: int = -1) -> Tensor:  # fmt: skip
+        """Add one op with one output and return it; see `ops`."""
+        return self.ops(kind, inputs, (shape,), name=name, flops=flops, parameters=parameters, buffers=buffers,
+                        moved=moved, colocation=colocation, meta=meta)[0]  # fmt: skip
+
+    def build(self) -> OpGraph:
+        """Return the graph."""
+        pointer, consumer = csr(self._consumers)
+        return OpGraph(
+            name=self.name,
+            op_names=tuple(self._op_names),
+            producer=np.array(self._producer, dtype=np.int64),
+            tensor_bytes=np.array(self._bytes, dtype=np.int64),
+            consumer_ptr=pointer,
+            consumer=consumer,
+            op_types=tuple(self._types),
+            layer=tuple(self._layers),
+            flops=np.array(self._flops, dtype=np.int64),
+            bytes_moved=np.array(self._moved, dtype=np.int64),
+            resident=np.array(self._resident, dtype=np.int64),
+            parameters=np.array(self._parameters, dtype=np.int64),
+            colocation=np.array(self._colocation, dtype=np.int64),
+            meta=np.array(self._meta, dtype=np.int64),
+            shapes=tuple(self._shapes),
+        )
+
+    # --- element-wise and shape ops ----------------------------------------------------------------------
+
+    def unary(self, kind: str, x: Tensor, *, cost: int = 1, name: str = "") -> Tensor:
+        """Element-wise op of one tensor: `cost` flops per element."""
+        return self.op(kind, (x,), x.shape, name=name, flops=cost * x.size)
+
+    def binary(self, kind: str, x: Tensor, y: Tensor, *, name: str = "") -> Tensor:
+        """Element-wise op of two tensors of which the larger gives the shape."""
+        shape = x.shape if x.size >= y.size else y.shape
+        return self.op(kind, (x, y), shape, name=name, flops=math.prod(shape))
+
+    def add(self, x: Tensor, y: Tensor, *, name: str = "") -> Tensor:
+        """Element-wise sum."""
+        return self.binary("add", x, y, name=name)
+
+    def scale(self, x: Tensor, *, name: str = "scale") -> Tensor:
+        """Multiply by a learned vector along the last dimension."""
+        return self.op("scale", (x,), x.shape, name=name, flops=x.size, parameters=x.shape[-1])
+
+    def bias(self, x: Tensor, *, name: str = "bias") -> Tensor:
+        """Add a learned vector along the last dimension."""
+        return self.op("bias_add", (x,), x.shape, name=name, flops=x.size, parameters=x.shape[-1])
+
+    def reshape(self, x: Tensor, shape: Shape, *, kind: str = "transpose", name: str = "") -> Tensor:
+        """Rearrange a tensor into `shape` (a copy: bytes move, nothing is computed)."""
+        return self.op(kind, (x,), shape, name=name)
+
+    def concat(self, parts: Sequence[Tensor], axis: int, *, name: str = "concat") -> Tensor:
+        """Join tensors along `axis`."""
+        shape = list(parts[0].shape)
+        shape[axis] = sum(part.shape[axis] for part in parts)
+        return self.op("concat", parts, tuple(shape), name=name)
+
+    # --- matrix products ---------------------------------------------------------------------------------
+
+    def linear(self, x: Tensor, out: int, *, bias: bool = True, name: str = "linear") -> Tensor:
+        """Fully connected layer on the last dimension, bias fused."""
+        features = x.shape[-1]
+        shape = (*x.shape[:-1], out)
+        size = math.prod(shape)
+        return self.op("linear", (x,), shape, name=name, flops=2 * size * features + (size if bias else 0),
+                       parameters=features * out + (out if bias else 0))  # fmt: skip
+
+    def matmul(self, x: Tensor, y: Tensor, shape: Shape, inner: int, *, name: str = "matmul") -> Tensor:
+        """Product of two activations with `inner` terms per output element."""
+        return self.op("matmul", (x, y), shape, name=name, flops=2 * math.prod(shape) * inner)
+
+    def embedding(self, tokens: Tensor, rows: int, width: int, *, name: str = "embedding") -> Tensor:
+        """Look rows of a learned table up; only the rows that are read move."""
+        shape = (*tokens.shape, width)
+        return self.op("embedding", (tokens,), shape, name=name, parameters=rows * width,
+                       moved=2 * math.prod(shape) * self.dtype_bytes)  # fmt: skip
+
+    # --- images, NCHW ------------------------------------------------------------------------------------
+
+    def conv(self, x: Tensor, out: int, kernel: int | tuple[int, int], stride: int = 1,
+             padding: int | tuple[int, int] = 0, *, groups: int = 1, bias: bool = False,
+             name: str = "conv") -> Tensor:  # fmt: skip
+        """Two-dimensional convolution."""
+        batch, channels, height, width = x.shape
+        kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
+        ph, pw = (padding, padding) if isinstance(padding, int) else padding
+        shape = (batch, out, (height + 2 * ph - kh) // stride + 1, (width + 2 * pw - kw) // stride + 1)
+        self._check_image(shape)
+        terms = channels // groups * kh * kw
+        size = math.prod(shape)
+        return self.op("conv", (x,), shape, name=name, flops=2 * size * terms + (size if bias else 0),
+                       parameters=out * terms + (out if bias else 0))  # fmt: skip
+
+    def batch_norm(self, x: Tensor, *, name: str = "bn") -> Tensor:
+        """Batch normalisation folded to scale and shift; keeps running mean and variance."""
+        channels = x.shape[1]
+        return self.op("batch_norm", (x,), x.shape, name=name, flops=2 * x.size, parameters=2 * channels,
+                       buffers=2 * channels)  # fmt: skip
+
+    def _check_image(self, shape: Shape) -> None:
+        if min(shape) < 1:
+            raise InputError(f"generator '{self.name}': the image vanishes at layer '{self._path}' (shape {shape}); "
+                             "use a larger image")  # fmt: skip
+
+    def relu(self, x: Tensor, *, name: str = "relu") -> Tensor:
+        """Rectifier."""
+        return self.unary("relu", x, name=name)
+
+    def conv_bn_relu(self, x: Tensor, out: int, kernel: int | tuple[int, int], stride: int = 1,
+                     padding: int | tuple[int, int] = 0, *, name: str = "conv") -> Tensor:  # fmt: skip
+        """Convolution, batch norm and rectifier, three ops."""
+        x = self.conv(x, out, kernel, stride, padding, name=name)
+        x = self.batch_norm(x, name=f"{name}_bn")
+        return self.relu(x, name=f"{name}_relu")
+
+    def pool(self, x: Tensor, kernel: int, stride: int, padding: int = 0, *, kind: str = "max_pool",
+             ceil: bool = False, name: str = "") -> Tensor:  # fmt: skip
+        """Maximum or average pooling (`kind` "max_pool" or "avg_pool"); `ceil` rounds sizes up."""
+        batch, channels, height, width = x.shape
+
+        def side(length: int) -> int:
+            span = length + 2 * padding - kernel
+            return (-(-span // stride) if ceil else span // stride) + 1
+
+        shape = (batch, channels, side(height), side(width))
+        self._check_image(shape)
+        return self.op(kind, (x,), shape, name=name, flops=math.prod(shape) * kernel * kernel)
+
+    def global_pool(self, x: Tensor, *, name: str = "global_pool") -> Tensor:
+        """Average over the image; leaves (batch, channels)."""
+        return self.op("avg_pool", (x,), x.shape[:2], name=name, flops=x.size)

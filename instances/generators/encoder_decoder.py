@@ -1,0 +1,124 @@
+"""Transformers of several stacks: an mT5-like encoder-decoder and a two-branch vision-language model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placeopt.errors import InputError
+from placeopt.instances.generators.attention import (
+    Style,
+    attention,
+    dropout,
+    feed_forward,
+    gated_feed_forward,
+    layer_norm,
+    rms_norm,
+    tied_embedding,
+)
+from placeopt.instances.generators.builder import GraphBuilder, Tensor
+from placeopt.instances.generators.table import check_sizes
+from placeopt.instances.generators.transformer import bert_stack, check_heads, make_style
+
+if TYPE_CHECKING:
+    from placeopt.graph import OpGraph
+
+
+def mt5(*, layers: int = 8, decoder_layers: int = 0, hidden: int = 512, heads: int = 6, head_dim: int = 64,
+        ffn: int = 1024, vocab: int = 250112, seq: int = 512, target: int = 128, batch: int = 1,
+        detail: str = "fine", dtype_bytes: int = 4, training: bool = False, name: str = "mt5") -> OpGraph:  # fmt: skip
+    """Build an mT5 encoder-decoder (Xue et al. 2021), mT5-small by default.
+
+    One table embeds source and target; the output layer has its own weights.
+
+    Parameters
+    ----------
+    decoder_layers : 0 means as many as `layers`.
+    seq, target : tokens of the source and of the target.
+    """
+    check_sizes(name, layers=layers, hidden=hidden, heads=heads, head_dim=head_dim, ffn=ffn, vocab=vocab, seq=seq,
+                target=target, batch=batch, dtype_bytes=dtype_bytes)  # fmt: skip
+    style = make_style(name, detail, training)
+    b = GraphBuilder(name, dtype_bytes)
+    with b.layer("shared"):
+        x, table = tied_embedding(b, b.input(batch, seq), vocab, hidden, name="embedding")
+    with b.layer("encoder"):
+        x = dropout(b, x, style)
+        x = _t5_stack(b, x, None, style, layers, heads, head_dim, ffn)
+    with b.layer("decoder"):
+        y = b.op("embedding", (table, b.input(batch, target)), (batch, target, hidden), name="embedding",
+                 moved=2 * batch * target * hidden * dtype_bytes)  # fmt: skip
+        y = _t5_stack(b, dropout(b, y, style), x, style, decoder_layers or layers, heads, head_dim, ffn)
+    with b.layer("final"):
+        b.linear(y, vocab, bias=False, name="head")
+    return b.build()
+
+
+def _t5_stack(b: GraphBuilder, x: Tensor, memory: Tensor | None, style: Style, layers: int, heads: int,
+              head_dim: int, ffn: int) -> Tensor:  # fmt: skip
+    """Pre-norm layers with relative position biases; with `memory`, layers attend to the encoder too."""
+    seq = x.shape[1]
+    buckets = b.input(seq, seq)
+    position = b.op("embedding", (buckets,), (1, heads, seq, seq), name="position_bias", parameters=32 * heads)
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            y = attention(b, rms_norm(b, x, style, "norm1"), style, heads=heads, head_dim=head_dim, bias=False,
+                          scaled=False, position_bias=position)  # fmt: skip
+            x = b.add(x, dropout(b, y, style), name="residual1")
+            if memory is not None:
+                y = attention(b, rms_norm(b, x, style, "norm_cross"), style, heads=heads, head_dim=head_dim,
+                              context=memory, bias=False, scaled=False, masked=False, name="cross")  # fmt: skip
+                x = b.add(x, dropout(b, y, style), name="residual_cross")
+            y = gated_feed_forward(b, rms_norm(b, x, style, "norm2"), ffn, style, activation="gelu")
+            x = b.add(x, dropout(b, y, style), name="residual2")
+    return rms_norm(b, x, style, "final_norm")
+
+
+def flava(*, image_layers: int = 12, text_layers: int = 12, layers: int = 6, hidden: int = 768, heads: int = 12,
+          vocab: int = 30522, image: int = 224, patch: int = 16, seq: int = 77, batch: int = 8,
+          detail: str = "fine", dtype_bytes: int = 4, training: bool = False, name: str = "flava") -> OpGraph:  # fmt: skip
+    """Build a vision-language model (after FLAVA, Singh et al. 2022).
+
+    A vision transformer on patches and a BERT-like text encoder run side by side; their hidden states
+    are projected, joined and read by a multimodal encoder.
+
+    Parameters
+    ----------
+    image_layers, text_layers, layers : layers of the image, text and multimodal encoder.
+    """
+    check_sizes(name, image_layers=image_layers, text_layers=text_layers, layers=layers, vocab=vocab, image=image,
+                patch=patch, seq=seq, batch=batch, dtype_bytes=dtype_bytes)  # fmt: skip
+    check_heads(name, hidden, heads)
+    if image % patch:
+        raise InputError(f"generator '{name}': image must be a multiple of patch, received {image} and {patch}")
+    style = make_style(name, detail, training)
+    b = GraphBuilder(name, dtype_bytes)
+    patches = (image // patch) ** 2
+    with b.layer("image"):
+        x = b.conv(b.input(batch, 3, image, image), hidden, patch, patch, bias=True, name="patches")
+        x = b.reshape(x, (batch, patches, hidden), name="sequence")
+        x = b.op("concat", (x,), (batch, patches + 1, hidden), name="class_token", parameters=hidden)
+        x = b.op("bias_add", (x,), x.shape, name="position", flops=x.size, parameters=(patches + 1) * hidden)
+        x = _encoder(b, dropout(b, x, style), style, image_layers, heads)
+    with b.layer("text"):
+        y = bert_stack(b, b.input(batch, seq), style, text_layers, hidden, heads, 4 * hidden, vocab)
+    with b.layer("multimodal"):
+        x = b.linear(x, hidden, name="image_projection")
+        y = b.linear(y, hidden, name="text_projection")
+        joint = b.concat((x, y), 1)
+        joint = b.op("concat", (joint,), (batch, joint.shape[1] + 1, hidden), name="class_token", parameters=hidden)
+        joint = _encoder(b, joint, style, layers, heads)
+        first = b.op("slice", (joint,), (batch, hidden), name="first_token", moved=2 * batch * hidden * dtype_bytes)
+        b.unary("tanh", b.linear(first, hidden, name="pooler"))
+    return b.build()
+
+
+def _encoder(b: GraphBuilder, x: Tensor, style: Style, layers: int, heads: int) -> Tensor:
+    """Pre-norm encoder layers and a final norm, as in the vision transformer."""
+    hidden = x.shape[-1]
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            y = attention(b, layer_norm(b, x, style, "ln1"), style, heads=heads, head_dim=hidden // heads, masked=False)
+            x = b.add(x, dropout(b, y, style), name="residual1")
+            y = feed_forward(b, layer_norm(b, x, style, "ln2"), 4 * hidden, style)
+            x = b.add(x, dropout(b, y, style), name="residual2")
+    return layer_norm(b, x, style, "final_norm")

@@ -1,0 +1,70 @@
+"""Shared by the random and numeric families: a task graph with times of its own, for identical devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.errors import InputError
+from placeopt.graph import OpGraph
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MEAN_TICKS = 1000
+"""Mean time of an op in the random families: fine enough for integer costs, coarse enough to read."""
+
+BYTES_PER_TICK = 16
+"""Size that stands for one tick of transfer where a cost model wants bytes (16 GB/s at 1 ns)."""
+
+
+def check_ccr(name: str, ccr: float) -> None:
+    """Refuse a negative communication-to-computation ratio."""
+    if ccr < 0:
+        raise InputError(f"generator '{name}': option 'ccr' expects a number >= 0, received {ccr}")
+
+
+def random_times(rng: np.random.Generator, count: int, spread: float) -> NDArray[np.int64]:
+    """Times around MEAN_TICKS, uniform within a factor 1 -+ spread, at least 1."""
+    low, high = MEAN_TICKS * (1 - spread), MEAN_TICKS * (1 + spread)
+    return np.maximum(1, rng.uniform(low, high, count).astype(np.int64))
+
+
+def check_spread(name: str, spread: float) -> None:
+    """Refuse a spread outside 0..1."""
+    if not 0 <= spread <= 1:
+        raise InputError(f"generator '{name}': option 'spread' expects a number in 0..1, received {spread}")
+
+
+def random_transfers(rng: np.random.Generator, compute: NDArray[np.int64], count: int, ccr: float) -> NDArray[np.int64]:
+    """Times of `count` tensors with mean ccr * mean(compute), uniform within a factor 0.5 to 1.5."""
+    mean = ccr * float(compute.mean())
+    return np.floor(rng.uniform(0.5, 1.5, count) * mean + 0.5).astype(np.int64)
+
+
+def task_graph(name: str, source: NDArray[np.int64], target: NDArray[np.int64], compute: NDArray[np.int64],
+               rng: np.random.Generator, ccr: float, **fields: Any) -> OpGraph:  # fmt: skip
+    """Build a graph from edges between ops; all out-edges of an op are one tensor.
+
+    Parameters
+    ----------
+    source, target : ops of each edge; repeated edges are merged.
+    compute : ticks of every op on any device.
+    """
+    n = len(compute)
+    pairs = np.unique(np.stack([source, target], axis=1).astype(np.int64), axis=0)
+    producer, degree = np.unique(pairs[:, 0], return_counts=True)
+    transfer = random_transfers(rng, compute, len(producer), ccr)
+    fields.setdefault("op_names", tuple(f"op{i}" for i in range(n)))
+    return OpGraph(
+        name=name,
+        producer=producer,
+        tensor_bytes=transfer * BYTES_PER_TICK,
+        consumer_ptr=np.concatenate(([0], np.cumsum(degree))),
+        consumer=pairs[:, 1],
+        measured_kinds=("*",),
+        measured=compute.reshape(n, 1),
+        measured_transfer=transfer,
+        **fields,
+    )

@@ -1,0 +1,113 @@
+"""Task graphs of numerical codes: tiled Cholesky and LU, a fast Fourier transform, a swept stencil.
+
+Times follow the flops of each kernel (scaled to a mean of about 1000 ticks); transfers are `ccr` times
+the mean op time for every tile, within a factor 0.5 to 1.5.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.errors import InputError
+from placeopt.instances.generators.measured import MEAN_TICKS, check_ccr, task_graph
+from placeopt.instances.generators.table import check_sizes
+
+if TYPE_CHECKING:
+    from placeopt.graph import OpGraph
+
+
+class _Tasks:
+    """Tasks that read and write tiles in program order; a reader depends on the last writer."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.types: list[str] = []
+        self.cost: list[float] = []
+        self.edges: list[tuple[int, int]] = []
+        self._writer: dict[tuple[int, ...], int] = {}
+
+    def add(self, kind: str, cost: float, reads: list[tuple[int, ...]], writes: tuple[int, ...], label: str) -> None:
+        op = len(self.names)
+        self.names.append(f"{kind}/{label}")
+        self.types.append(kind)
+        self.cost.append(cost)
+        self.edges += [(self._writer[tile], op) for tile in reads if tile in self._writer]
+        self._writer[writes] = op
+
+    def graph(self, name: str, ccr: float, seed: int) -> OpGraph:
+        check_ccr(name, ccr)
+        if seed < 0:
+            raise InputError(f"generator '{name}': option 'seed' expects at least 0, received {seed}")
+        cost = np.array(self.cost)
+        compute = np.maximum(1, np.floor(cost * (MEAN_TICKS / cost.mean()) + 0.5)).astype(np.int64)
+        table = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
+        return task_graph(name, table[:, 0], table[:, 1], compute, np.random.default_rng(seed), ccr,
+                          op_names=tuple(self.names), op_types=tuple(self.types))  # fmt: skip
+
+
+def cholesky(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "cholesky") -> OpGraph:
+    """Build the right-looking Cholesky factorisation of a matrix of tiles x tiles tiles."""
+    check_sizes(name, tiles=tiles)
+    tasks = _Tasks()
+    for k in range(tiles):
+        tasks.add("potrf", 1 / 3, [(k, k)], (k, k), f"{k}")
+        for i in range(k + 1, tiles):
+            tasks.add("trsm", 1, [(k, k), (i, k)], (i, k), f"{i}.{k}")
+        for i in range(k + 1, tiles):
+            tasks.add("syrk", 1, [(i, k), (i, i)], (i, i), f"{i}.{k}")
+            for j in range(k + 1, i):
+                tasks.add("gemm", 2, [(i, k), (j, k), (i, j)], (i, j), f"{i}.{j}.{k}")
+    return tasks.graph(name, ccr, seed)
+
+
+def lu(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "lu") -> OpGraph:
+    """Build the LU factorisation without pivoting of a matrix of tiles x tiles tiles."""
+    check_sizes(name, tiles=tiles)
+    tasks = _Tasks()
+    for k in range(tiles):
+        tasks.add("getrf", 2 / 3, [(k, k)], (k, k), f"{k}")
+        for i in range(k + 1, tiles):
+            tasks.add("trsm_row", 1, [(k, k), (k, i)], (k, i), f"{k}.{i}")
+            tasks.add("trsm_column", 1, [(k, k), (i, k)], (i, k), f"{i}.{k}")
+        for i in range(k + 1, tiles):
+            for j in range(k + 1, tiles):
+                tasks.add("gemm", 2, [(i, k), (k, j), (i, j)], (i, j), f"{i}.{j}.{k}")
+    return tasks.graph(name, ccr, seed)
+
+
+def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft") -> OpGraph:
+    """Build the recursive calls and the butterflies of an FFT (Topcuoglu et al. 2002, section 5.2).
+
+    Parameters
+    ----------
+    points : a power of two, at least 2; there are 2 * points - 1 calls and points * log2(points) butterflies.
+    """
+    if points < 2 or points & (points - 1):
+        raise InputError(f"generator '{name}': option 'points' expects a power of two >= 2, received {points}")
+    tasks = _Tasks()
+    tasks.add("call", 0.5, [], (0, 0, 0), "0.0")
+    stages = points.bit_length() - 1
+    for level in range(1, stages + 1):
+        for index in range(1 << level):
+            tasks.add("call", 0.5, [(0, level - 1, index // 2)], (0, level, index), f"{level}.{index}")
+    for stage in range(stages):
+        for index in range(points):
+            level = (0, stages) if stage == 0 else (1, stage - 1)
+            reads = [(*level, index), (*level, index ^ (1 << stage))]
+            tasks.add("butterfly", 1, reads, (1, stage, index), f"{stage}.{index}")
+    return tasks.graph(name, ccr, seed)
+
+
+def stencil(*, rows: int = 4, columns: int = 4, steps: int = 5, ccr: float = 0.5, seed: int = 0,
+            name: str = "stencil") -> OpGraph:  # fmt: skip
+    """Build a five-point stencil: every tile depends on itself and its neighbours one step before."""
+    check_sizes(name, rows=rows, columns=columns, steps=steps)
+    tasks = _Tasks()
+    for t in range(steps):
+        for i in range(rows):
+            for j in range(columns):
+                around = [(t - 1, i + di, j + dj) for di, dj in ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))]
+                tasks.add("sweep", 1, around if t else [], (t, i, j), f"{t}.{i}.{j}")
+    return tasks.graph(name, ccr, seed)

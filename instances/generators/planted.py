@@ -1,0 +1,180 @@
+"""Planted instances: random DAGs of any size whose optimal makespan is known by construction.
+
+Each of k identical devices is filled from 0 to T without idling by cutting [0, T] into op times. Then
+only tensors are added that this schedule satisfies: u before v if finish(u) + transfer <= start(v), or
+finish(u) <= start(v) where both are on one device. So the schedule is feasible, and since all work is
+k * T no schedule is shorter than T: T is optimal. Transfers do not wait for each other (contention
+"none"); under contention the planted schedule may be infeasible.
+
+Because no device ever idles, the planted ranks reproduce the schedule under the queues "priority" and
+"planned" alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.errors import InputError
+from placeopt.instances.generators.measured import BYTES_PER_TICK, MEAN_TICKS, check_ccr, check_spread
+from placeopt.instances.generators.table import check_sizes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.graph import OpGraph
+    from placeopt.problem import PlacementProblem
+    from placeopt.solution import Placement
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """A filled schedule and the tensors that it satisfies; ops are in random order."""
+
+    horizon: int  # ticks
+    device: NDArray[np.int64]  # (num_ops,)
+    start: NDArray[np.int64]  # (num_ops,) ticks
+    duration: NDArray[np.int64]  # (num_ops,) ticks
+    producer: NDArray[np.int64]  # (num_tensors,)
+    consumer_ptr: NDArray[np.int64]  # (num_tensors + 1,)
+    consumer: NDArray[np.int64]  # (num_edges,)
+    transfer: NDArray[np.int64]  # (num_tensors,) ticks
+
+
+def planted(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float = 0.5, spread: float = 0.9,
+            seed: int = 0, name: str = "planted") -> OpGraph:  # fmt: skip
+    """Build a planted graph; on "uniform:K" with K = `devices` its optimum is `planted_problem`'s.
+
+    Parameters
+    ----------
+    ops, devices : size; ops >= devices.
+    degree : mean number of consumers of an op.
+    ccr : transfers aim at this multiple of the mean op time, and are cut to the planted slack.
+    spread : 0 cuts every device evenly, 1 randomly.
+    """
+    from placeopt.graph import OpGraph
+
+    plan = _make_plan(name, ops, devices, degree, ccr, spread, seed)
+    return OpGraph(
+        name=name,
+        op_names=tuple(f"op{i}" for i in range(ops)),
+        producer=plan.producer,
+        tensor_bytes=plan.transfer * BYTES_PER_TICK,
+        consumer_ptr=plan.consumer_ptr,
+        consumer=plan.consumer,
+        measured_kinds=("*",),
+        measured=plan.duration.reshape(-1, 1),
+        measured_transfer=plan.transfer,
+    )
+
+
+def planted_problem(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float = 0.5, spread: float = 0.9,
+                    seed: int = 0, unrelated: bool = False,
+                    name: str = "planted") -> tuple[PlacementProblem, Placement, int]:  # fmt: skip
+    """Return the problem, an optimal placement and the optimal makespan in ticks.
+
+    The options are those of `planted`, and the problem is the one its graph lowers to.
+
+    Parameters
+    ----------
+    unrelated : make ops up to twice as slow on every device but their planted one. The optimum stays:
+        the ops' fastest times still sum to devices * optimum.
+    """
+    from placeopt.problem import PlacementProblem
+    from placeopt.solution import Placement
+
+    plan = _make_plan(name, ops, devices, degree, ccr, spread, seed)
+    compute = np.repeat(plan.duration[:, None], devices, axis=1)
+    if unrelated:
+        rng = np.random.default_rng([seed, 1])
+        slower = compute + np.floor(rng.random(compute.shape) * compute).astype(np.int64)
+        slower[np.arange(ops), plan.device] = plan.duration
+        compute = slower
+    problem = PlacementProblem.from_arrays(
+        name=name,
+        compute=compute,
+        producer=plan.producer,
+        consumer_ptr=plan.consumer_ptr,
+        consumer=plan.consumer,
+        transfer=plan.transfer.reshape(-1, 1),
+        tensor_bytes=plan.transfer * BYTES_PER_TICK,
+        op_names=tuple(f"op{i}" for i in range(ops)),
+    )
+    return problem, Placement.from_starts(plan.device, plan.start, problem.topological_order), plan.horizon
+
+
+def _make_plan(name: str, ops: int, devices: int, degree: float, ccr: float, spread: float, seed: int) -> _Plan:
+    check_sizes(name, ops=ops, devices=devices)
+    check_ccr(name, ccr)
+    check_spread(name, spread)
+    if ops < devices:
+        raise InputError(f"generator '{name}': ops must be at least devices, received {ops} and {devices}")
+    if not 0 <= degree <= 1000:
+        raise InputError(f"generator '{name}': option 'degree' expects a number in 0..1000, received {degree}")
+    if seed < 0:
+        raise InputError(f"generator '{name}': option 'seed' expects at least 0, received {seed}")
+    rng = np.random.default_rng(seed)
+    device, start, duration, horizon = _fill(rng, ops, devices, spread)
+    shuffle = rng.permutation(ops)  # the index of an op must not tell where it is planted
+    device, start, duration = device[shuffle], start[shuffle], duration[shuffle]
+    edges = _edges(rng, start, start + duration, device, degree, devices)
+    producer, degrees = np.unique(edges[:, 0], return_counts=True)
+    pointer = np.concatenate(([0], np.cumsum(degrees))).astype(np.int64)
+    transfer = _transfers(rng, edges, pointer, producer, start, start + duration, device, ccr)
+    return _Plan(horizon, device, start, duration, producer, pointer, edges[:, 1], transfer)
+
+
+def _fill(rng: np.random.Generator, ops: int, devices: int, spread: float) -> tuple[
+        NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int]:  # fmt: skip
+    """Cut [0, horizon] on every device into ops of at least one tick, without gaps."""
+    counts = np.full(devices, ops // devices)
+    counts[: ops % devices] += 1
+    if spread > 0:  # move some ops between neighbouring devices so that their numbers differ
+        for d in range(devices - 1):
+            moved = min(int(counts[d]) - 1, int(rng.binomial(int(counts[d]), 0.2 * spread)))
+            counts[d] -= moved
+            counts[d + 1] += moved
+    horizon = max(int(counts.max()), ops * MEAN_TICKS // devices)
+    device = np.repeat(np.arange(devices), counts)
+    start, duration = np.empty(ops, dtype=np.int64), np.empty(ops, dtype=np.int64)
+    at = 0
+    for count in counts.tolist():
+        weights = np.cumsum(1 - spread + spread * rng.exponential(size=count))
+        cuts = np.floor(weights / weights[-1] * (horizon - count)).astype(np.int64) + np.arange(1, count + 1)
+        cuts[-1] = horizon
+        start[at : at + count] = np.concatenate(([0], cuts[:-1]))
+        duration[at : at + count] = cuts - start[at : at + count]
+        at += count
+    return device, start, duration, horizon
+
+
+def _edges(rng: np.random.Generator, start: NDArray[np.int64], finish: NDArray[np.int64], device: NDArray[np.int64],
+           degree: float, devices: int) -> NDArray[np.int64]:  # fmt: skip
+    """Distinct (producer, consumer) pairs with finish(producer) <= start(consumer), most of them close."""
+    n = len(start)
+    by_start = np.argsort(start, kind="stable")
+    first = np.searchsorted(start[by_start], finish)  # consumers of u: by_start[first[u]:]
+    source = np.repeat(np.arange(n), rng.poisson(degree, n))
+    window = 3.0 * devices
+    position = first[source] + np.floor(rng.exponential(window, len(source))).astype(np.int64)
+    keep = position < n
+    pairs = np.stack([source[keep], by_start[position[keep]]], axis=1)
+    if degree > 0:  # half the ops depend on the op just before them on their device
+        order = np.lexsort((start, device))
+        chained = (device[order][1:] == device[order][:-1]) & (rng.random(n - 1) < min(0.5, degree / 2))
+        pairs = np.concatenate([pairs, np.stack([order[:-1][chained], order[1:][chained]], axis=1)])
+    return np.unique(pairs, axis=0)
+
+
+def _transfers(rng: np.random.Generator, edges: NDArray[np.int64], pointer: NDArray[np.int64],
+               producer: NDArray[np.int64], start: NDArray[np.int64], finish: NDArray[np.int64],
+               device: NDArray[np.int64], ccr: float) -> NDArray[np.int64]:  # fmt: skip
+    """Aim at ccr * mean op time, cut to the least slack over the consumers on other devices."""
+    wanted = np.floor(rng.uniform(0.5, 1.5, len(producer)) * ccr * MEAN_TICKS + 0.5).astype(np.int64)
+    if not len(producer):
+        return wanted
+    u, v = edges[:, 0], edges[:, 1]
+    slack = np.where(device[u] == device[v], np.iinfo(np.int64).max, start[v] - finish[u])
+    return np.minimum(wanted, np.minimum.reduceat(slack, pointer[:-1]))

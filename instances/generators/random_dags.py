@@ -1,0 +1,149 @@
+"""Random families of DAGs with times of their own: layered, fork-join, series-parallel and trees.
+
+Every op has one time for all devices, around 1000 ticks; its output is one tensor with a transfer time
+of `ccr` times the mean op time on average. Use them on identical devices ("uniform:4").
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.errors import InputError
+from placeopt.instances.generators.measured import check_ccr, check_spread, random_times, task_graph
+from placeopt.instances.generators.table import check_sizes
+
+if TYPE_CHECKING:
+    from placeopt.graph import OpGraph
+
+
+def layered(*, layers: int = 10, width: int = 10, degree: float = 2.0, ccr: float = 1.0, spread: float = 0.9,
+            seed: int = 0, name: str = "layered") -> OpGraph:  # fmt: skip
+    """Build a layered random DAG (after Tobita and Kasahara 2002, "layrprob").
+
+    Parameters
+    ----------
+    width : mean ops per layer; a layer has between half and one and a half times as many.
+    degree : mean number of inputs of an op from the layer before, at least one.
+    ccr : mean transfer time over mean op time.
+    spread : op times are uniform within a factor 1 -+ spread.
+    """
+    check_sizes(name, layers=layers, width=width)
+    _check(name, ccr, spread, seed)
+    if degree < 1:
+        raise InputError(f"generator '{name}': option 'degree' expects a number >= 1, received {degree}")
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(max(1, width // 2), width + width // 2 + 1, layers)
+    first = np.concatenate(([0], np.cumsum(sizes)))
+    sources, targets = [], []
+    for layer in range(1, layers):
+        ops = np.arange(first[layer], first[layer + 1])
+        inputs = np.minimum(1 + rng.poisson(degree - 1, len(ops)), sizes[layer - 1])
+        targets.append(np.repeat(ops, inputs))
+        sources.append(rng.integers(first[layer - 1], first[layer], int(inputs.sum())))
+    n = int(first[-1])
+    compute = random_times(rng, n, spread)
+    labels = tuple(f"layer/{layer}" for layer, size in enumerate(sizes.tolist()) for _ in range(size))
+    return task_graph(name, _join(sources), _join(targets), compute, rng, ccr, layer=labels)
+
+
+def fork_join(*, stages: int = 5, branches: int = 8, length: int = 2, ccr: float = 0.5, spread: float = 0.5,
+              seed: int = 0, name: str = "fork-join") -> OpGraph:  # fmt: skip
+    """Build a sequence of stages: a fork op, `branches` chains of `length` ops, then a join op."""
+    check_sizes(name, stages=stages, branches=branches, length=length)
+    _check(name, ccr, spread, seed)
+    rng = np.random.default_rng(seed)
+    edges: list[tuple[int, int]] = []
+    op = 0
+    for _ in range(stages):
+        fork, op, ends = op, op + 1, []
+        for _ in range(branches):
+            before = fork
+            for _ in range(length):
+                edges.append((before, op))
+                before, op = op, op + 1
+            ends.append(before)
+        edges += [(end, op) for end in ends]  # the join is the next stage's fork
+    table = np.array(edges, dtype=np.int64)
+    return task_graph(name, table[:, 0], table[:, 1], random_times(rng, op + 1, spread), rng, ccr)
+
+
+def series_parallel(*, ops: int = 100, parallel: float = 0.5, branches: int = 4, ccr: float = 0.5, spread: float = 0.9,
+                    seed: int = 0, name: str = "series-parallel") -> OpGraph:  # fmt: skip
+    """Build a random series-parallel DAG by splitting ops.
+
+    Starting from a source, a sink and an op between them, a random inner op is replaced by two in
+    series, or (with probability `parallel`) joined by up to `branches` - 1 parallel copies, until there
+    are `ops` ops.
+    """
+    check_sizes(name, ops=ops, branches=branches)
+    _check(name, ccr, spread, seed)
+    if not 0 <= parallel <= 1:
+        raise InputError(f"generator '{name}': option 'parallel' expects a number in 0..1, received {parallel}")
+    rng = np.random.default_rng(seed)
+    # ops 0 and 1 are source and sink; before[v], after[v] list the neighbours of v
+    before: list[list[int]] = [[], []]
+    after: list[list[int]] = [[], []]
+
+    def insert(sources: list[int], targets: list[int]) -> None:
+        op = len(before)
+        before.append(list(sources))
+        after.append(list(targets))
+        for u in sources:
+            after[u].append(op)
+        for v in targets:
+            before[v].append(op)
+
+    insert([0], [1])
+    while len(before) < ops:
+        op = int(rng.integers(2, len(before)))
+        if rng.random() < parallel and branches > 1:
+            for _ in range(min(int(rng.integers(1, branches)), ops - len(before))):
+                insert(before[op], after[op])
+        else:  # a new op takes over everything after `op`
+            successors = after[op]
+            after[op] = []
+            for v in successors:
+                before[v].remove(op)
+            insert([op], successors)
+    table = np.array([(u, v) for u, targets in enumerate(after) for v in targets], dtype=np.int64)
+    return task_graph(name, table[:, 0], table[:, 1], random_times(rng, len(before), spread), rng, ccr)
+
+
+def out_tree(*, depth: int = 6, arity: int = 2, ccr: float = 0.5, spread: float = 0.5, seed: int = 0,
+             name: str = "out-tree") -> OpGraph:  # fmt: skip
+    """Build a complete tree with `depth` levels below the root, edges from parent to children."""
+    parent, child, n = _tree(name, depth, arity)
+    _check(name, ccr, spread, seed)
+    rng = np.random.default_rng(seed)
+    return task_graph(name, parent, child, random_times(rng, n, spread), rng, ccr)
+
+
+def in_tree(*, depth: int = 6, arity: int = 2, ccr: float = 0.5, spread: float = 0.5, seed: int = 0,
+            name: str = "in-tree") -> OpGraph:  # fmt: skip
+    """Build a complete tree with edges from children to parent; the root is the last op."""
+    parent, child, n = _tree(name, depth, arity)
+    _check(name, ccr, spread, seed)
+    rng = np.random.default_rng(seed)
+    return task_graph(name, n - 1 - child, n - 1 - parent, random_times(rng, n, spread), rng, ccr)
+
+
+def _tree(name: str, depth: int, arity: int) -> tuple[np.ndarray, np.ndarray, int]:
+    check_sizes(name, depth=depth, arity=arity)
+    n = depth + 1 if arity == 1 else (arity ** (depth + 1) - 1) // (arity - 1)
+    if n > 2_000_000:
+        raise InputError(f"generator '{name}': depth {depth} with arity {arity} makes {n} ops; use at most 2000000")
+    child = np.arange(1, n, dtype=np.int64)
+    return (child - 1) // arity, child, n
+
+
+def _check(name: str, ccr: float, spread: float, seed: int) -> None:
+    check_ccr(name, ccr)
+    check_spread(name, spread)
+    if seed < 0:
+        raise InputError(f"generator '{name}': option 'seed' expects at least 0, received {seed}")
+
+
+def _join(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)

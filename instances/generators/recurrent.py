@@ -1,0 +1,216 @@
+"""Recurrent networks with their steps unrolled: NMT, GNMT and an RNN language model.
+
+The weights of an LSTM layer belong to one op of type "variable" and reach every step as a tensor, which
+is sent at most once to each device. So the steps of a layer may run on different devices, as in the
+placements of Mirhoseini et al. (2017), and whoever separates them pays for the weights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from placeopt.errors import InputError
+from placeopt.instances.generators.builder import GraphBuilder, Tensor
+from placeopt.instances.generators.table import check_choice, check_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from placeopt.graph import OpGraph
+
+
+class State(NamedTuple):
+    """Hidden and cell state of an LSTM layer; None before the first step."""
+
+    hidden: Tensor | None = None
+    cell: Tensor | None = None
+
+
+class Lstm:
+    """One LSTM layer (Hochreiter and Schmidhuber 1997) whose steps share a variable."""
+
+    def __init__(self, b: GraphBuilder, inputs: int, hidden: int, fine: bool, name: str) -> None:
+        self.b, self.hidden, self.fine, self.name = b, hidden, fine, name
+        rows = inputs + hidden
+        self.rows = rows
+        with b.layer(name):
+            size = (rows + 1) * 4 * hidden  # weights and biases
+            self.weights = b.op("variable", (), (rows + 1, 4 * hidden), name="weights", parameters=size, moved=0)
+
+    def step(self, x: Tensor, state: State, time: int) -> State:
+        """Run one step and return the new state."""
+        b, batch, hidden = self.b, x.shape[0], self.hidden
+        shape = (batch, hidden)
+        product = 2 * batch * self.rows * 4 * hidden + 4 * batch * hidden
+        with b.layer(f"{self.name}/step{time}"):
+            before = [t for t in state if t is not None]
+            if not self.fine:
+                h, c = b.ops("lstm_cell", (x, *before, self.weights), (shape, shape), flops=product + 30 * batch * hidden)
+                return State(h, c)
+            previous = (x, state.hidden) if state.hidden is not None else (x,)
+            joined = b.op("concat", previous, (batch, self.rows))
+            gates = b.op("matmul", (joined, self.weights), (batch, 4 * hidden), flops=product)
+            i, f, o, g = b.ops("split", (gates,), [shape] * 4)
+            i = b.unary("sigmoid", i, cost=4, name="input_gate")
+            f = b.unary("sigmoid", f, cost=4, name="forget_gate")
+            o = b.unary("sigmoid", o, cost=4, name="output_gate")
+            g = b.unary("tanh", g, cost=4, name="candidate")
+            c = b.binary("mul", i, g, name="write")
+            if state.cell is not None:
+                c = b.add(b.binary("mul", f, state.cell, name="keep"), c, name="cell")
+            return State(b.binary("mul", o, b.unary("tanh", c, cost=4, name="cell_tanh"), name="hidden"), c)
+
+    def run(self, inputs: Sequence[Tensor], reverse: bool = False) -> list[Tensor]:
+        """Run all steps and return the hidden states, in the order of `inputs`."""
+        state, outputs = State(), [inputs[0]] * len(inputs)
+        times = range(len(inputs))
+        for time in reversed(times) if reverse else times:
+            state = self.step(inputs[time], state, time)
+            outputs[time] = state.hidden or inputs[time]
+        return outputs
+
+
+def _embed(b: GraphBuilder, vocab: int, hidden: int, batch: int, steps: int, name: str) -> list[Tensor]:
+    """Embed a batch of sentences; one output tensor per step."""
+    tokens = b.input(batch, steps)
+    return b.ops("embedding", (tokens,), [(batch, hidden)] * steps, name=name, parameters=vocab * hidden,
+                 moved=2 * batch * steps * hidden * b.dtype_bytes)  # fmt: skip
+
+
+class Softmax:
+    """Output layer whose weights all steps share."""
+
+    def __init__(self, b: GraphBuilder, inputs: int, vocab: int) -> None:
+        self.b, self.inputs, self.vocab = b, inputs, vocab
+        with b.layer("softmax"):
+            self.weights = b.op("variable", (), (inputs + 1, vocab), name="weights", parameters=(inputs + 1) * vocab,
+                                moved=0)  # fmt: skip
+
+    def step(self, x: Tensor, time: int) -> Tensor:
+        """Return the word probabilities of one step."""
+        with self.b.layer(f"softmax/step{time}"):
+            shape = (x.shape[0], self.vocab)
+            logits = self.b.matmul(x, self.weights, shape, self.inputs, name="logits")
+            return self.b.unary("softmax", logits, cost=5)
+
+
+class Attention:
+    """Global attention over the encoder states (Luong et al. 2015), one call per decoder step."""
+
+    def __init__(self, b: GraphBuilder, states: Sequence[Tensor], hidden: int) -> None:
+        self.b, self.hidden, self.steps = b, hidden, len(states)
+        batch = states[0].shape[0]
+        with b.layer("attention"):
+            self.memory = b.op("stack", states, (batch, self.steps, states[0].shape[1]), name="memory")
+            self.keys = b.linear(self.memory, hidden, bias=False, name="keys")
+
+    def step(self, query: Tensor, time: int) -> Tensor:
+        """Return the context vector of a query."""
+        b, batch, width = self.b, query.shape[0], self.memory.shape[2]
+        with b.layer(f"attention/step{time}"):
+            scores = b.matmul(query, self.keys, (batch, self.steps), self.hidden, name="scores")
+            weights = b.unary("softmax", scores, cost=5)
+            return b.matmul(weights, self.memory, (batch, width), self.steps, name="context")
+
+
+def rnn_lm(*, layers: int = 2, hidden: int = 1024, vocab: int = 10000, steps: int = 20, batch: int = 64,
+           detail: str = "fine", dtype_bytes: int = 4, name: str = "rnn-lm") -> OpGraph:  # fmt: skip
+    """Build a language model of stacked LSTM layers (Zaremba et al. 2014), `steps` steps unrolled."""
+    check_sizes(name, layers=layers, hidden=hidden, vocab=vocab, steps=steps, batch=batch, dtype_bytes=dtype_bytes)
+    check_choice(name, "detail", detail, ("fine", "coarse"))
+    b = GraphBuilder(name, dtype_bytes)
+    xs = _embed(b, vocab, hidden, batch, steps, "embedding")
+    for layer in range(layers):
+        xs = Lstm(b, hidden, hidden, detail == "fine", f"lstm{layer}").run(xs)
+    softmax = Softmax(b, hidden, vocab)
+    for time, x in enumerate(xs):
+        softmax.step(x, time)
+    return b.build()
+
+
+def nmt(*, layers: int = 2, hidden: int = 512, vocab: int = 32000, source: int = 20, target: int = 20,
+        batch: int = 64, detail: str = "fine", dtype_bytes: int = 4, name: str = "nmt") -> OpGraph:  # fmt: skip
+    """Build a sequence-to-sequence model with global attention and input feeding (Luong et al. 2015).
+
+    Parameters
+    ----------
+    layers : LSTM layers of the encoder, and as many of the decoder.
+    source, target : steps of the encoder and of the decoder.
+    """
+    check_sizes(name, layers=layers, hidden=hidden, vocab=vocab, source=source, target=target, batch=batch,
+                dtype_bytes=dtype_bytes)  # fmt: skip
+    check_choice(name, "detail", detail, ("fine", "coarse"))
+    fine = detail == "fine"
+    b = GraphBuilder(name, dtype_bytes)
+    with b.layer("encoder"):
+        xs = _embed(b, vocab, hidden, batch, source, "embedding")
+        for layer in range(layers):
+            xs = Lstm(b, hidden, hidden, fine, f"lstm{layer}").run(xs)
+    with b.layer("decoder"):
+        attention = Attention(b, xs, hidden)
+        words = _embed(b, vocab, hidden, batch, target, "embedding")
+        cells = [Lstm(b, hidden if layer else 2 * hidden, hidden, fine, f"lstm{layer}") for layer in range(layers)]
+        mixer = b.op("variable", (), (2 * hidden, hidden), name="mixer_weights", parameters=2 * hidden * hidden, moved=0)
+        softmax = Softmax(b, hidden, vocab)
+        states = [State() for _ in range(layers)]
+        feed: Tensor | None = None
+        for time, word in enumerate(words):
+            x = word if feed is None else b.concat((word, feed), 1, name=f"feed{time}")
+            for layer, cell in enumerate(cells):
+                states[layer] = cell.step(x, states[layer], time)
+                x = states[layer].hidden or x
+            context = attention.step(x, time)
+            with b.layer(f"attention/step{time}"):
+                mixed = b.matmul(b.concat((context, x), 1), mixer, (batch, hidden), 2 * hidden, name="mix")
+                feed = b.unary("tanh", mixed, cost=4)
+            softmax.step(feed, time)
+    return b.build()
+
+
+def gnmt(*, layers: int = 8, hidden: int = 1024, vocab: int = 32000, source: int = 20, target: int = 20,
+         batch: int = 64, detail: str = "coarse", dtype_bytes: int = 4, name: str = "gnmt") -> OpGraph:  # fmt: skip
+    """Build GNMT (Wu et al. 2016).
+
+    The first encoder layer is bidirectional, residual connections start at the third layer, and the
+    attention of the first decoder layer feeds its context to every decoder layer.
+
+    Parameters
+    ----------
+    layers : layers of the encoder, and as many of the decoder; at least 2.
+    """
+    check_sizes(name, hidden=hidden, vocab=vocab, source=source, target=target, batch=batch, dtype_bytes=dtype_bytes)
+    check_choice(name, "detail", detail, ("fine", "coarse"))
+    if layers < 2:
+        raise InputError(f"generator '{name}': option 'layers' expects at least 2, received {layers}")
+    fine = detail == "fine"
+    b = GraphBuilder(name, dtype_bytes)
+    with b.layer("encoder"):
+        xs = _embed(b, vocab, hidden, batch, source, "embedding")
+        ahead = Lstm(b, hidden, hidden, fine, "lstm0_forward").run(xs)
+        back = Lstm(b, hidden, hidden, fine, "lstm0_backward").run(xs, reverse=True)
+        with b.layer("bidirectional"):
+            xs = [b.concat(pair, 1) for pair in zip(ahead, back, strict=True)]
+        for layer in range(1, layers):
+            outputs = Lstm(b, xs[0].shape[1], hidden, fine, f"lstm{layer}").run(xs)
+            if layer >= 2:
+                with b.layer(f"residual{layer}"):
+                    outputs = [b.add(y, x) for y, x in zip(outputs, xs, strict=True)]
+            xs = outputs
+    with b.layer("decoder"):
+        attention = Attention(b, xs, hidden)
+        words = _embed(b, vocab, hidden, batch, target, "embedding")
+        cells = [Lstm(b, 2 * hidden, hidden, fine, f"lstm{layer}") for layer in range(layers)]
+        softmax = Softmax(b, hidden, vocab)
+        states = [State() for _ in range(layers)]
+        context: Tensor | None = None
+        for time, word in enumerate(words):
+            x = word
+            for layer, cell in enumerate(cells):
+                joined = x if context is None else b.concat((x, context), 1, name=f"lstm{layer}/join{time}")
+                states[layer] = cell.step(joined, states[layer], time)
+                y = states[layer].hidden or x
+                x = b.add(y, x, name=f"lstm{layer}/residual{time}") if layer >= 2 else y
+                if layer == 0:
+                    context = attention.step(x, time)
+            softmax.step(x, time)
+    return b.build()

@@ -1,0 +1,305 @@
+"""Sharded graphs: every matrix product split into block products and reductions.
+
+These are the four workloads of Doppler (Yao et al. 2025). A matrix is a grid of row x column blocks. The
+product of X (rows x inner) and Y (inner x columns) is one product op per (row, inner, column) and, where
+inner > 1, one reduction per (row, column) that sums the partial results. All ops that stem from one
+operation of the unsharded model share a `meta` label, for the solver "enumerative".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from placeopt.errors import InputError
+from placeopt.instances.generators.builder import GraphBuilder, Tensor
+from placeopt.instances.generators.table import check_sizes
+
+if TYPE_CHECKING:
+    from placeopt.graph import OpGraph
+
+
+class Blocks(NamedTuple):
+    """A matrix as a grid of blocks, by row of blocks and then column."""
+
+    rows: int  # blocks along the first dimension
+    columns: int
+    cells: tuple[Tensor, ...]
+
+    def at(self, row: int, column: int) -> Tensor:
+        """Return one block."""
+        return self.cells[row * self.columns + column]
+
+
+class Sharder:
+    """Adds sharded operations to a builder; each call is one meta-op."""
+
+    def __init__(self, name: str, dtype_bytes: int, count: int, training: bool = False) -> None:
+        self.b = GraphBuilder(name, dtype_bytes)
+        self.training = training
+        self.rows, self.columns = _grid(count)
+        self.count = count
+        self._meta = 0
+
+    def new_meta(self) -> int:
+        """Return a fresh meta label."""
+        self._meta += 1
+        return self._meta - 1
+
+    def input(self, height: int, width: int, rows: int, columns: int) -> Blocks:
+        """Return a matrix that exists at the start."""
+        cell = self.b.input(-(-height // rows), -(-width // columns))
+        return Blocks(rows, columns, (cell,) * (rows * columns))
+
+    def matmul(self, x: Blocks, y: Blocks, name: str) -> Blocks:
+        """Product of two blocked matrices; x.columns must equal y.rows."""
+        b, meta = self.b, self.new_meta()
+        cells = []
+        with b.layer(name):
+            for row in range(x.rows):
+                for column in range(y.columns):
+                    parts = []
+                    for inner in range(x.columns):
+                        left, right = x.at(row, inner), y.at(inner, column)
+                        shape = (left.shape[0], right.shape[1])
+                        flops = 2 * shape[0] * shape[1] * left.shape[1]
+                        parts.append(b.op("matmul", (left, right), shape, name=f"{row}.{inner}.{column}", flops=flops,
+                                          meta=meta))  # fmt: skip
+                    cells.append(self.reduce(parts, f"sum{row}.{column}", meta))
+        return Blocks(x.rows, y.columns, tuple(cells))
+
+    def linear(self, x: Blocks, width: int, columns: int, name: str) -> Blocks:
+        """Product with a learned matrix.
+
+        Every row of blocks multiplies the same weights. For inference each product op keeps a copy of
+        its block, as if it had been distributed before the run; the parameters are counted on row 0.
+        For training a block of weights is an op whose output all rows read, so that the gradients of all
+        rows are summed.
+        """
+        b, meta = self.b, self.new_meta()
+        out = -(-width // columns)
+        cells, variables = [], {}
+        with b.layer(name):
+            if self.training:
+                height = x.cells[0].shape[1]
+                for inner in range(x.columns):
+                    for column in range(columns):
+                        variables[inner, column] = b.op("variable", (), (height, out), name=f"weights{inner}.{column}",
+                                                        parameters=height * out, moved=0, meta=meta)  # fmt: skip
+            for row in range(x.rows):
+                for column in range(columns):
+                    parts = []
+                    for inner in range(x.columns):
+                        left = x.at(row, inner)
+                        operands = [left] + ([variables[inner, column]] if variables else [])
+                        weights = left.shape[1] * out
+                        parts.append(b.op("matmul", operands, (left.shape[0], out), name=f"{row}.{inner}.{column}",
+                                          flops=2 * left.size * out,
+                                          parameters=weights if row == 0 and not variables else 0,
+                                          buffers=weights if row and not variables else 0,
+                                          moved=(left.size + weights + left.shape[0] * out) * b.dtype_bytes,
+                                          meta=meta))  # fmt: skip
+                    cells.append(self.reduce(parts, f"sum{row}.{column}", meta))
+        return Blocks(x.rows, columns, tuple(cells))
+
+    def reduce(self, parts: list[Tensor], name: str, meta: int) -> Tensor:
+        """Reduce the partial results of a block."""
+        if len(parts) == 1:
+            return parts[0]
+        return self.b.op("reduce", parts, parts[0].shape, name=name, flops=(len(parts) - 1) * parts[0].size, meta=meta)
+
+    def map(self, kind: str, operands: list[Blocks], name: str, cost: int = 1) -> Blocks:
+        """Element-wise operation on matrices of the same grid."""
+        b, meta, first = self.b, self.new_meta(), operands[0]
+        cells = []
+        with b.layer(name):
+            for index in range(len(first.cells)):
+                inputs = [operand.cells[index] for operand in operands]
+                cells.append(b.op(kind, inputs, inputs[0].shape, name=f"{index}", flops=cost * inputs[0].size, meta=meta))
+        return Blocks(first.rows, first.columns, tuple(cells))
+
+    def normalise(self, x: Blocks, kind: str, name: str) -> Blocks:
+        """Row-wise normalisation (softmax, rms norm): statistics per row of blocks, then an element-wise op."""
+        b, meta = self.b, self.new_meta()
+        cells = []
+        with b.layer(name):
+            for row in range(x.rows):
+                line = [x.at(row, column) for column in range(x.columns)]
+                if x.columns == 1:
+                    cells.append(b.op(kind, line, line[0].shape, name=f"{row}", flops=5 * line[0].size, meta=meta))
+                    continue
+                height = line[0].shape[0]
+                parts = [b.op(f"{kind}_part", (cell,), (height, 1), name=f"part{row}.{column}", flops=2 * cell.size,
+                              meta=meta) for column, cell in enumerate(line)]  # fmt: skip
+                total = self.reduce(parts, f"sum{row}", meta)
+                cells += [b.op(kind, (cell, total), cell.shape, name=f"{row}.{column}", flops=3 * cell.size, meta=meta)
+                          for column, cell in enumerate(line)]  # fmt: skip
+        return Blocks(x.rows, x.columns, tuple(cells))
+
+    def regrid(self, x: Blocks, rows: int, columns: int, name: str) -> Blocks:
+        """Cut a matrix into another grid: one formation op per new block."""
+        if (rows, columns) == (x.rows, x.columns):
+            return x
+        b, meta = self.b, self.new_meta()
+        height, width = x.rows * x.cells[0].shape[0], x.columns * x.cells[0].shape[1]
+        cells = []
+        with b.layer(name):
+            for row in range(rows):
+                for column in range(columns):
+                    parts = [x.at(i, j) for i in _overlap(row, rows, x.rows) for j in _overlap(column, columns, x.columns)]
+                    shape = (-(-height // rows), -(-width // columns))
+                    cells.append(b.op("formation", parts, shape, name=f"{row}.{column}", meta=meta))
+        return Blocks(rows, columns, tuple(cells))
+
+
+def _grid(count: int) -> tuple[int, int]:
+    """Return the most square grid (rows, columns) with rows <= columns and rows * columns = count."""
+    rows = math.isqrt(count)
+    while count % rows:
+        rows -= 1
+    return rows, count // rows
+
+
+def _overlap(index: int, pieces: int, others: int) -> range:
+    """Pieces of a cut into `others` that overlap piece `index` of a cut into `pieces`."""
+    return range(index * others // pieces, -(-(index + 1) * others // pieces))
+
+
+def _check(name: str, shards: int, dtype_bytes: int, **sizes: int) -> None:
+    check_sizes(name, shards=shards, dtype_bytes=dtype_bytes, **sizes)
+    if shards > 256:
+        raise InputError(f"generator '{name}': option 'shards' expects at most 256, received {shards}")
+
+
+def chain_mm(*, size: int = 10000, shards: int = 4, dtype_bytes: int = 4, name: str = "chain-mm") -> OpGraph:
+    """Build (A B) + (C (D E)) on square matrices.
+
+    Parameters
+    ----------
+    size : rows and columns of every matrix.
+    shards : blocks of every result; products have as many terms as a row of blocks has columns, doubled.
+    """
+    _check(name, shards, dtype_bytes, size=size)
+    s = Sharder(name, dtype_bytes, shards)
+    rows, columns, inner = s.rows, s.columns, 2 * s.columns
+    left = s.matmul(s.input(size, size, rows, inner), s.input(size, size, inner, columns), "ab")
+    right = s.matmul(s.input(size, size, inner, inner), s.input(size, size, inner, columns), "de")
+    right = s.matmul(s.input(size, size, rows, inner), right, "cde")
+    s.map("add", [left, right], "sum")
+    return s.b.build()
+
+
+def ffnn(*, layers: int = 2, batch: int = 32768, inputs: int = 32768, hidden: int = 65536, outputs: int = 32768,
+         shards: int = 4, dtype_bytes: int = 4, training: bool = False, name: str = "ffnn") -> OpGraph:  # fmt: skip
+    """Build a feed-forward network: `layers` hidden layers with rectifiers, then a softmax.
+
+    Parameters
+    ----------
+    shards : blocks of every activation; inner dimensions are cut into twice as many pieces.
+    """
+    _check(name, shards, dtype_bytes, layers=layers, batch=batch, inputs=inputs, hidden=hidden, outputs=outputs)
+    s = Sharder(name, dtype_bytes, shards, training)
+    x = s.input(batch, inputs, s.rows, 2 * s.count)
+    for layer in range(layers):
+        x = s.linear(x, hidden, s.columns, f"linear{layer}")
+        x = s.map("bias_add", [x], f"bias{layer}")
+        x = s.map("relu", [x], f"relu{layer}")
+        x = s.regrid(x, s.rows, 2 * s.count, f"regrid{layer}")
+    x = s.linear(x, outputs, s.columns, "output")
+    s.normalise(s.map("bias_add", [x], "output_bias"), "softmax", "softmax")
+    return s.b.build()
+
+
+def llama_block(*, layers: int = 1, hidden: int = 4096, heads: int = 32, seq: int = 4096, shards: int = 4,
+                dtype_bytes: int = 4, training: bool = False, name: str = "llama-block") -> OpGraph:  # fmt: skip
+    """Build the attention half of a Llama layer: norm, rotary attention and residual; sharded."""
+    s = _llama_sharder(name, shards, dtype_bytes, training, layers, hidden, heads, seq)
+    x = s.input(seq, hidden, s.rows, s.columns)
+    for layer in range(layers):
+        with s.b.layer(f"layer{layer}"):
+            x = _attention(s, x, hidden, heads)
+    return s.b.build()
+
+
+def llama_layer(*, layers: int = 1, hidden: int = 4096, heads: int = 32, ffn: int = 11008, seq: int = 4096,
+                shards: int = 4, dtype_bytes: int = 4, training: bool = False,
+                name: str = "llama-layer") -> OpGraph:  # fmt: skip
+    """Build whole Llama layers: attention and gated feed-forward parts with their norms; sharded."""
+    check_sizes(name, ffn=ffn)
+    s = _llama_sharder(name, shards, dtype_bytes, training, layers, hidden, heads, seq)
+    x = s.input(seq, hidden, s.rows, s.columns)
+    for layer in range(layers):
+        with s.b.layer(f"layer{layer}"):
+            x = _attention(s, x, hidden, heads)
+            y = s.normalise(x, "rms_norm", "norm2")
+            gate = s.map("silu", [s.linear(y, ffn, s.columns, "gate")], "silu", cost=4)
+            gated = s.map("mul", [gate, s.linear(y, ffn, s.columns, "up")], "gated")
+            x = s.map("add", [x, s.linear(gated, hidden, s.columns, "down")], "residual2")
+    return s.b.build()
+
+
+def _llama_sharder(name: str, shards: int, dtype_bytes: int, training: bool, layers: int, hidden: int, heads: int,
+                   seq: int) -> Sharder:  # fmt: skip
+    _check(name, shards, dtype_bytes, layers=layers, hidden=hidden, heads=heads, seq=seq)
+    s = Sharder(name, dtype_bytes, shards, training)
+    if heads % s.columns or hidden % heads:
+        raise InputError(f"generator '{name}': heads must divide hidden and be a multiple of the {s.columns} columns "
+                         f"of blocks that shards={shards} makes, received heads={heads}, hidden={hidden}")  # fmt: skip
+    return s
+
+
+def _attention(s: Sharder, x: Blocks, hidden: int, heads: int) -> Blocks:
+    """Return the residual attention part; heads are dealt to the column blocks, keys to the row blocks."""
+    y = s.normalise(x, "rms_norm", "norm1")
+    q, k, v = (s.map("formation", [s.linear(y, hidden, s.columns, key)], f"{key}_heads", cost=0) for key in "qkv")
+    q, k = (_rotary(s, blocks, name) for blocks, name in ((q, "q_rotary"), (k, "k_rotary")))
+    k = s.map("formation", [k], "k_transposed", cost=0)
+    local = heads // s.columns  # heads of one column of blocks
+    b = s.b
+    meta_scores, meta_mask, meta_softmax, meta_mix = (s.new_meta() for _ in range(4))
+    cells = []
+    for row in range(s.rows):
+        for column in range(s.columns):
+            query = q.at(row, column)
+            length, width = query.shape
+            scores = []
+            for key in range(s.rows):
+                keys = k.at(key, column)
+                shape, place = (local, length, keys.shape[0]), f"{row}.{key}.{column}"
+                score = b.op("matmul", (query, keys), shape, name=f"scores/{place}",
+                             flops=2 * length * keys.shape[0] * width, meta=meta_scores)  # fmt: skip
+                scores.append(b.op("scale_mask", (score,), shape, name=f"mask/{place}", flops=2 * score.size,
+                                   meta=meta_mask))  # fmt: skip
+            weights = _softmax(b, scores, f"softmax/{row}.{column}", meta_softmax)
+            parts = [b.op("matmul", (weight, v.at(key, column)), (length, width), name=f"mix/{row}.{key}.{column}",
+                          flops=2 * length * width * weight.shape[2], meta=meta_mix)
+                     for key, weight in enumerate(weights)]  # fmt: skip
+            cells.append(s.reduce(parts, f"mix/sum{row}.{column}", meta_mix))
+    mixed = Blocks(s.rows, s.columns, tuple(cells))
+    return s.map("add", [x, s.linear(mixed, hidden, s.columns, "out")], "residual1")
+
+
+def _rotary(s: Sharder, x: Blocks, name: str) -> Blocks:
+    """Rotate pairs of features: read them as complex numbers, multiply, write them back."""
+    z = s.map("to_complex", [x], f"{name}/to_complex", cost=0)
+    z = s.map("mul_complex", [z], f"{name}/mul", cost=3)
+    return s.map("to_real", [z], f"{name}/to_real", cost=0)
+
+
+def _softmax(b: GraphBuilder, scores: list[Tensor], name: str, meta: int) -> list[Tensor]:
+    """Stable softmax over a row of score blocks: maximum, exponentials, sum, quotient."""
+
+    def over_row(kind: str, blocks: list[Tensor]) -> Tensor:
+        rows = (*blocks[0].shape[:2], 1)
+        parts = [b.op(kind, (block,), rows, name=f"{name}/{kind}{key}", flops=block.size, meta=meta)
+                 for key, block in enumerate(blocks)]  # fmt: skip
+        if len(parts) == 1:
+            return parts[0]
+        return b.op(kind, parts, rows, name=f"{name}/{kind}", flops=sum(part.size for part in parts), meta=meta)
+
+    top = over_row("reduce_max", scores)
+    exps = [b.op("exp", (score, top), score.shape, name=f"{name}/exp{key}", flops=2 * score.size, meta=meta)
+            for key, score in enumerate(scores)]  # fmt: skip
+    total = over_row("reduce_sum", exps)
+    return [b.op("div", (e, total), e.shape, name=f"{name}/div{key}", flops=e.size, meta=meta)
+            for key, e in enumerate(exps)]  # fmt: skip

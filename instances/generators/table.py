@@ -1,0 +1,191 @@
+"""The table of generators and the parser of their specifications."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote_plus
+
+from placeopt.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from placeopt.graph import OpGraph
+
+
+class Entry(NamedTuple):
+    """One generator: "module:function" in this package, options it fixes, and one line about it."""
+
+    target: str
+    fixed: dict[str, Any]
+    summary: str
+
+
+_TABLE: dict[str, Entry] = {
+    "resnet50": Entry("resnet:resnet", {"depth": 50}, "ResNet-50 on images"),
+    "resnet101": Entry("resnet:resnet", {"depth": 101}, "ResNet-101 on images"),
+    "resnet152": Entry("resnet:resnet", {"depth": 152}, "ResNet-152 on images"),
+    "vgg16": Entry("plain_cnn:vgg16", {}, "VGG-16 on images"),
+    "alexnet": Entry("plain_cnn:alexnet", {}, "AlexNet on images"),
+    "squeezenet": Entry("plain_cnn:squeezenet", {}, "SqueezeNet 1.0 on images"),
+    "inception-v3": Entry("inception:inception_v3", {}, "Inception-V3 on images, without the auxiliary head"),
+    "densenet121": Entry("dense_cnn:densenet121", {}, "DenseNet-121 on images"),
+    "nasnet-cell": Entry("dense_cnn:nasnet", {}, "stack of NASNet-A normal and reduction cells"),
+    "bert": Entry("transformer:bert", {}, "BERT encoder of any size"),
+    "bert-base": Entry("transformer:bert", {}, "BERT-base, 12 layers"),
+    "bert-large": Entry("transformer:bert", {"layers": 24, "hidden": 1024, "heads": 16}, "BERT-large, 24 layers"),
+    "gpt2": Entry("transformer:gpt", {}, "GPT-2 small, 12 layers; any GPT through the options"),
+    "gpt3": Entry("transformer:gpt", {"layers": 96, "hidden": 12288, "heads": 96, "seq": 2048, "dtype_bytes": 2},
+                  "GPT-3 175B, 96 layers"),
+    "llama": Entry("transformer:llama", {}, "Llama decoder of any size"),
+    "llama-7b": Entry("transformer:llama", {}, "Llama-7B, 32 layers"),
+    "mt5": Entry("encoder_decoder:mt5", {}, "mT5 encoder-decoder, the small size by default"),
+    "flava": Entry("encoder_decoder:flava", {}, "two-branch vision-language model (FLAVA-like)"),
+    "moe": Entry("transformer:moe", {}, "mixture-of-experts decoder layers (Mixtral-like)"),
+    "nmt": Entry("recurrent:nmt", {}, "LSTM sequence-to-sequence model with attention, steps unrolled"),
+    "gnmt": Entry("recurrent:gnmt", {}, "GNMT: 8 + 8 LSTM layers with residuals and attention, steps unrolled"),
+    "rnn-lm": Entry("recurrent:rnn_lm", {}, "LSTM language model, steps unrolled"),
+    "chain-mm": Entry("sharded:chain_mm", {}, "sharded chain of matrix products (A B) + (C (D E))"),
+    "ffnn": Entry("sharded:ffnn", {}, "sharded feed-forward network"),
+    "llama-block": Entry("sharded:llama_block", {}, "sharded Llama attention block"),
+    "llama-layer": Entry("sharded:llama_layer", {}, "sharded Llama layer: attention and feed-forward"),
+    "layered": Entry("random_dags:layered", {}, "random layered DAG"),
+    "fork-join": Entry("random_dags:fork_join", {}, "stages of parallel branches that join"),
+    "series-parallel": Entry("random_dags:series_parallel", {}, "random series-parallel DAG"),
+    "in-tree": Entry("random_dags:in_tree", {}, "complete tree towards one sink"),
+    "out-tree": Entry("random_dags:out_tree", {}, "complete tree from one source"),
+    "cholesky": Entry("numeric_dags:cholesky", {}, "tiled Cholesky factorisation"),
+    "lu": Entry("numeric_dags:lu", {}, "tiled LU factorisation without pivoting"),
+    "fft": Entry("numeric_dags:fft", {}, "butterfly of a fast Fourier transform"),
+    "stencil": Entry("numeric_dags:stencil", {}, "tiles of a stencil swept over time steps"),
+    "planted": Entry("planted:planted", {}, "random DAG with a known optimal makespan on k identical devices"),
+}  # fmt: skip
+
+_TRAINING = ("training", "optimizer", "backward_ratio")
+"""Options that every generator has: see `training_graph`."""
+
+
+def generator_names() -> tuple[str, ...]:
+    """Return the names of all generators, sorted."""
+    return tuple(sorted(_TABLE))
+
+
+def generator_help(name: str) -> tuple[str, dict[str, Any]]:
+    """Return one line about a generator and its options with their defaults."""
+    entry = _entry(name)
+    return entry.summary, {**_options(entry), "training": False, "optimizer": "adam", "backward_ratio": 2.0}
+
+
+def generate(spec: str) -> OpGraph:
+    """Build the graph that a specification names.
+
+    Parameters
+    ----------
+    spec : "gen:NAME?option=value&option=value"; the prefix "gen:" may be left out. Options are the
+        keyword arguments of the generator and, for each of them, `training=1` (append the backward
+        ops), `optimizer` ("adam", "momentum" or "sgd") and `backward_ratio` (for measured times).
+
+    Raises
+    ------
+    InputError
+        If the name, an option or a value is wrong; the message suggests a similar one.
+    """
+    name, _, query = spec.strip().removeprefix("gen:").partition("?")
+    entry = _entry(name)
+    defaults = _options(entry)
+    training, optimizer, ratio = False, "adam", 2.0
+    values: dict[str, Any] = dict(entry.fixed)
+    for key, text in _parse_query(name, query):
+        if key == "training":
+            training = _convert(name, key, text, False)
+        elif key == "optimizer":
+            optimizer = text
+        elif key == "backward_ratio":
+            ratio = _convert(name, key, text, 2.0)
+        elif key in defaults:
+            values[key] = _convert(name, key, text, defaults[key])
+        else:
+            known = [*defaults, *_TRAINING]
+            raise InputError(f"generator '{name}': unknown option '{key}'; {_suggest(key, known)}")
+    function = _load(entry)
+    extra = {"training": True} if training and "training" in inspect.signature(function).parameters else {}
+    graph = function(**values, **extra, name=name)
+    if training:
+        from placeopt.instances.training import training_graph
+
+        graph = training_graph(graph, optimizer=optimizer, backward_ratio=ratio)
+    return graph
+
+
+def _entry(name: str) -> Entry:
+    name = name.removeprefix("gen:")
+    if name not in _TABLE:
+        raise InputError(f"unknown generator '{name}'; {_suggest(name, sorted(_TABLE))}")
+    return _TABLE[name]
+
+
+def _load(entry: Entry) -> Callable[..., OpGraph]:
+    module, _, function = entry.target.partition(":")
+    loaded: Callable[..., OpGraph] = getattr(importlib.import_module(f"{__package__}.{module}"), function)
+    return loaded
+
+
+def _options(entry: Entry) -> dict[str, Any]:
+    """Options of a generator and their defaults; `name` and `training` are not for the user to pass."""
+    parameters = inspect.signature(_load(entry)).parameters.values()
+    options = {p.name: p.default for p in parameters if p.name not in ("name", "training")}
+    return {key: entry.fixed.get(key, default) for key, default in options.items()}
+
+
+def _parse_query(name: str, query: str) -> list[tuple[str, str]]:
+    pairs: dict[str, str] = {}
+    for part in query.split("&") if query else []:
+        key, equals, value = part.partition("=")
+        key = unquote_plus(key).strip().replace("-", "_")
+        if not key or not equals:
+            raise InputError(f"generator '{name}': expected options as key=value joined by '&', received '{part}'")
+        if key in pairs:
+            raise InputError(f"generator '{name}': option '{key}' is given twice; give it once")
+        pairs[key] = unquote_plus(value).strip()
+    return list(pairs.items())
+
+
+def _convert(name: str, key: str, text: str, default: Any) -> Any:
+    """Convert the text of an option to the type of its default."""
+    if isinstance(default, bool):
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        if text.lower() in words:
+            return words[text.lower()]
+        raise InputError(f"generator '{name}': option '{key}' expects 0 or 1, received '{text}'")
+    if isinstance(default, int | float):
+        what = "a whole number" if isinstance(default, int) else "a finite number"
+        try:
+            value = type(default)(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise InputError(f"generator '{name}': option '{key}' expects {what}, received '{text}'")
+        return value
+    return text
+
+
+def _suggest(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(known)}"
+
+
+def check_sizes(name: str, **sizes: int) -> None:
+    """Refuse sizes below 1: helper of the generators."""
+    for key, value in sizes.items():
+        if value < 1:
+            raise InputError(f"generator '{name}': option '{key}' expects at least 1, received {value}")
+
+
+def check_choice(name: str, key: str, value: str, options: tuple[str, ...]) -> None:
+    """Refuse a word that is not one of `options`: helper of the generators."""
+    if value not in options:
+        raise InputError(f"generator '{name}': option '{key}' expects one of {', '.join(options)}, received '{value}'")

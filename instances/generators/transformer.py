@@ -1,0 +1,181 @@
+"""Transformers of one stack: BERT, GPT, Llama and mixture-of-experts decoders.
+
+`detail="fine"` writes primitive ops, as an exported graph shows them; `detail="coarse"` one op per fused
+kernel. `training=True` adds the dropout ops of the training graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placeopt.errors import InputError
+from placeopt.instances.generators.attention import (
+    Style,
+    attention,
+    dropout,
+    feed_forward,
+    gated_feed_forward,
+    layer_norm,
+    rms_norm,
+    silu,
+    softmax,
+    tied_embedding,
+    tied_head,
+)
+from placeopt.instances.generators.builder import GraphBuilder, Tensor
+from placeopt.instances.generators.table import check_choice, check_sizes
+
+if TYPE_CHECKING:
+    from placeopt.graph import OpGraph
+
+DETAILS = ("fine", "coarse")
+
+
+def make_style(name: str, detail: str, training: bool = False) -> Style:
+    """Return the style named by the options of a generator."""
+    check_choice(name, "detail", detail, DETAILS)
+    return Style(fine=detail == "fine", dropout=training)
+
+
+def check_heads(name: str, hidden: int, heads: int, kv_heads: int = 1) -> None:
+    """Refuse heads that do not divide the hidden size or the query heads."""
+    check_sizes(name, hidden=hidden, heads=heads, kv_heads=kv_heads)
+    if hidden % heads:
+        raise InputError(f"generator '{name}': hidden must be a multiple of heads, received {hidden} and {heads}")
+    if heads % kv_heads:
+        raise InputError(f"generator '{name}': heads must be a multiple of kv_heads, received {heads} and {kv_heads}")
+
+
+def bert(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, vocab: int = 30522, seq: int = 128,
+         batch: int = 1, detail: str = "fine", dtype_bytes: int = 4, training: bool = False,
+         name: str = "bert") -> OpGraph:  # fmt: skip
+    """Build a BERT encoder with its pooler (Devlin et al. 2019); `ffn` 0 means 4 * hidden."""
+    check_sizes(name, layers=layers, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
+    check_heads(name, hidden, heads)
+    style = make_style(name, detail, training)
+    b = GraphBuilder(name, dtype_bytes)
+    x = bert_stack(b, b.input(batch, seq), style, layers, hidden, heads, ffn or 4 * hidden, vocab)
+    with b.layer("pooler"):
+        first = b.op("slice", (x,), (batch, hidden), name="first_token", moved=2 * batch * hidden * dtype_bytes)
+        b.unary("tanh", b.linear(first, hidden))
+    return b.build()
+
+
+def bert_stack(b: GraphBuilder, tokens: Tensor, style: Style, layers: int, hidden: int, heads: int, ffn: int,
+               vocab: int) -> Tensor:  # fmt: skip
+    """Embeddings and post-norm encoder layers of BERT; returns the last hidden states."""
+    batch, seq = tokens.shape
+    with b.layer("embeddings"):
+        words = b.embedding(tokens, vocab, hidden, name="word")
+        positions = b.embedding(b.input(seq), max(512, seq), hidden, name="position")
+        types = b.embedding(tokens, 2, hidden, name="token_type")
+        x = b.add(b.add(words, types), positions)
+        x = dropout(b, layer_norm(b, x, style), style)
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            y = attention(b, x, style, heads=heads, head_dim=hidden // heads)
+            x = layer_norm(b, b.add(x, dropout(b, y, style)), style, "ln1")
+            y = feed_forward(b, x, ffn, style)
+            x = layer_norm(b, b.add(x, dropout(b, y, style)), style, "ln2")
+    return x
+
+
+def gpt(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, vocab: int = 50257, seq: int = 1024,
+        batch: int = 1, detail: str = "fine", dtype_bytes: int = 4, training: bool = False,
+        name: str = "gpt2") -> OpGraph:  # fmt: skip
+    """Build a GPT decoder (Radford et al. 2019; Brown et al. 2020) with tied input and output embeddings."""
+    check_sizes(name, layers=layers, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
+    check_heads(name, hidden, heads)
+    style = make_style(name, detail, training)
+    b = GraphBuilder(name, dtype_bytes)
+    with b.layer("embeddings"):
+        x, table = tied_embedding(b, b.input(batch, seq), vocab, hidden)
+        x = dropout(b, b.add(x, b.embedding(b.input(seq), seq, hidden, name="wpe")), style)
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            y = layer_norm(b, x, style, "ln1")
+            y = attention(b, y, style, heads=heads, head_dim=hidden // heads, fused_qkv=True)
+            x = b.add(x, dropout(b, y, style))
+            y = feed_forward(b, layer_norm(b, x, style, "ln2"), ffn or 4 * hidden, style)
+            x = b.add(x, dropout(b, y, style))
+    with b.layer("final"):
+        tied_head(b, layer_norm(b, x, style), table)
+    return b.build()
+
+
+def llama(*, layers: int = 32, hidden: int = 4096, heads: int = 32, kv_heads: int = 0, ffn: int = 11008,
+          vocab: int = 32000, seq: int = 2048, batch: int = 1, detail: str = "fine", dtype_bytes: int = 2,
+          name: str = "llama") -> OpGraph:  # fmt: skip
+    """Build a Llama decoder (Touvron et al. 2023); `kv_heads` 0 means as many as `heads`."""
+    check_sizes(name, layers=layers, ffn=ffn, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
+    check_heads(name, hidden, heads, kv_heads or heads)
+    style = make_style(name, detail)
+    b = GraphBuilder(name, dtype_bytes)
+    with b.layer("embeddings"):
+        x = b.embedding(b.input(batch, seq), vocab, hidden)
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            x = _llama_attention(b, x, style, heads, kv_heads)
+            x = b.add(x, gated_feed_forward(b, rms_norm(b, x, style, "norm2"), ffn, style), name="residual2")
+    with b.layer("final"):
+        b.linear(rms_norm(b, x, style), vocab, bias=False, name="head")
+    return b.build()
+
+
+def _llama_attention(b: GraphBuilder, x: Tensor, style: Style, heads: int, kv_heads: int) -> Tensor:
+    y = attention(b, rms_norm(b, x, style, "norm1"), style, heads=heads, head_dim=x.shape[-1] // heads,
+                  kv_heads=kv_heads, bias=False, rotary=True)  # fmt: skip
+    return b.add(x, y, name="residual1")
+
+
+def moe(*, layers: int = 1, hidden: int = 4096, heads: int = 32, kv_heads: int = 8, ffn: int = 14336,
+        experts: int = 8, top_k: int = 2, vocab: int = 0, seq: int = 2048, batch: int = 1, detail: str = "fine",
+        dtype_bytes: int = 2, name: str = "moe") -> OpGraph:  # fmt: skip
+    """Build decoder layers whose feed-forward part is a mixture of experts (Jiang et al. 2024).
+
+    Tokens are assumed to spread evenly: every expert receives batch * seq * top_k / experts of them,
+    rounded up.
+
+    Parameters
+    ----------
+    vocab : 0 leaves the embedding and the output layer out.
+    """
+    check_sizes(name, layers=layers, ffn=ffn, experts=experts, top_k=top_k, seq=seq, batch=batch,
+                dtype_bytes=dtype_bytes)  # fmt: skip
+    check_heads(name, hidden, heads, kv_heads)
+    if top_k > experts:
+        raise InputError(f"generator '{name}': top_k must be at most experts = {experts}, received {top_k}")
+    if vocab < 0:
+        raise InputError(f"generator '{name}': option 'vocab' expects at least 0, received {vocab}")
+    style = make_style(name, detail)
+    b = GraphBuilder(name, dtype_bytes)
+    x = b.input(batch, seq, hidden)
+    if vocab:
+        with b.layer("embeddings"):
+            x = b.embedding(b.input(batch, seq), vocab, hidden)
+    for layer in range(layers):
+        with b.layer(f"layer/{layer}"):
+            x = _llama_attention(b, x, style, heads, kv_heads)
+            y = _expert_mixture(b, rms_norm(b, x, style, "norm2"), style, ffn, experts, top_k)
+            x = b.add(x, y, name="residual2")
+    if vocab:
+        with b.layer("final"):
+            b.linear(rms_norm(b, x, style), vocab, bias=False, name="head")
+    return b.build()
+
+
+def _expert_mixture(b: GraphBuilder, x: Tensor, style: Style, ffn: int, experts: int, top_k: int) -> Tensor:
+    """Router, dispatch, gated experts and weighted combination."""
+    tokens, hidden = x.size // x.shape[-1], x.shape[-1]
+    share = -(-tokens * top_k // experts)
+    with b.layer("router"):
+        scores = softmax(b, b.linear(x, experts, bias=False, name="gate"), Style(fine=False))
+        weights = b.op("top_k", (scores,), (tokens, top_k), flops=scores.size)
+        parts = b.ops("dispatch", (x, weights), [(share, hidden)] * experts)
+    outputs = []
+    for expert, part in enumerate(parts):
+        with b.layer(f"expert{expert}"):
+            gate = silu(b, b.linear(part, ffn, bias=False, name="gate"), style)
+            up = b.linear(part, ffn, bias=False, name="up")
+            outputs.append(b.linear(b.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down"))
+    return b.op("combine", (weights, *outputs), x.shape, flops=2 * x.size * top_k)
