@@ -367,8 +367,7 @@ def _decode_cluster(body: Body) -> Cluster:
         for item in body.bodies("devices")
     )
     links = tuple(
-        Link(item.text("name"), item.number("latency"), item.number("bandwidth"))
-        for item in body.bodies("links")
+        Link(item.text("name"), item.number("latency"), item.number("bandwidth")) for item in body.bodies("links")
     )
     return Cluster(body.text("name"), devices, links, body.integers("link_class"), body.integers("channel"))
 

@@ -1,0 +1,225 @@
+"""Readers: files of many formats become OpGraphs; a few formats are written as well.
+
+`read_graph(source)` recognises the format by content. Nothing in a file is ever executed, only a bounded
+amount of it is read, and whatever is wrong with it is one line. Reader modules are imported when needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.errors import InputError
+from placeopt.files import MAX_BYTES, one_line, regular_file, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from placeopt.cluster import Cluster
+    from placeopt.graph import OpGraph
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format of graph files.
+
+    Attributes
+    ----------
+    target : "module:function" that reads it: (path, *, max_bytes, options...) -> OpGraph or (OpGraph, Cluster).
+    writer : "module:function" that writes it: (graph) -> text; "" if it cannot be written.
+    suffixes : file names that choose this format when writing.
+    """
+
+    name: str
+    target: str
+    summary: str
+    writer: str = ""
+    suffixes: tuple[str, ...] = ()
+    max_bytes: int = MAX_BYTES
+
+
+_HERE = "placeopt.instances.readers."
+
+FORMATS: dict[str, Format] = {
+    item.name: item
+    for item in (
+        Format("onnx", "onnx_model:read", "ONNX models; onnx:NAME for those inside the onnx package", max_bytes=2**40),
+        Format("placeopt", "placeopt_json:read", "placeopt's own JSON", "placeopt_json:write", (".json",)),
+        Format("pipedream", "pipedream:read", "PipeDream profiles (measured times of layers)"),
+        Format("doppler", "doppler:read", "Doppler's sharded op graphs"),
+        Format("dnn-partitioning", "dnn_partitioning:read", "layer and operator graphs with their devices, JSON"),
+        Format("graphs-json", "optimal:read_library", "libraries of task graphs, JSON; FILE#NAME picks one"),
+        Format("unrelated", "optimal:read_unrelated", "task graphs with one time per device, with their devices"),
+        Format("dot", "dot:read", "Graphviz DOT", "dot:write", (".dot", ".gv")),
+        Format("graphml", "graphml:read", "GraphML", "graphml:write", (".graphml", ".xml")),
+        Format("node-link", "networkx_graph:read_node_link", "node-link JSON of networkx"),
+        Format("csv", "csv_tables:read", "CSV tables of ops and edges", "csv_tables:write", (".csv",)),
+        Format("edge-list", "edge_list:read", "one edge per line: u v [weight]"),
+        Format("stg", "stg:read", "standard task graphs", "stg:write", (".stg",)),
+        Format("wfcommons", "wfcommons:read", "WfCommons workflow instances, JSON"),
+        Format("openvino", "openvino:read", "OpenVINO IR, the XML alone"),
+        Format("pt2", "pt2:read", "torch.export archives (.pt2), without torch"),
+    )
+}
+"""Every format by name."""
+
+# What a malformed file can raise where a reader takes its structure for granted. The readers check what
+# they use; this is the net below them, so that no file prints a stack trace.
+_MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError, RecursionError)
+
+
+def read_graph(source: str | Path, format: str | None = None, **options: Any) -> OpGraph:
+    """Read a computation graph; see `read_bundled`, whose devices are dropped here."""
+    return read_bundled(source, format, **options)[0]
+
+
+def read_bundled(source: str | Path, format: str | None = None, **options: Any) -> tuple[OpGraph, Cluster | None]:
+    """Read a computation graph and the devices that its file describes, if any.
+
+    Parameters
+    ----------
+    source : a file, `FILE#NAME` for a graph of a library, or `onnx:NAME`.
+    format : a name of `FORMATS`; by default it is recognised by content.
+    options : of the format's reader, such as `dims` and `fuse` (onnx), `training` (pipedream), `cost_scale`
+        (dnn-partitioning), `tick_seconds`; `max_bytes` raises the size limit of any. None means: not given.
+
+    Raises
+    ------
+    InputError
+        One line: what is wrong with the file, where, and what was expected.
+    """
+    path, entry = locate(source, format, options)
+    shown = str(source) if str(source).startswith("onnx:") else str(path)
+    read = _function(entry.target)
+    values = {key: value for key, value in options.items() if value is not None}
+    values = _check_options(entry.name, read, values)
+    values.setdefault("max_bytes", entry.max_bytes)
+    try:
+        result = read(path, **values)
+    except InputError as error:
+        raise _located(error, shown) from error
+    except _MALFORMED as error:
+        raise InputError(f"{shown}: not a valid {entry.name} file ({type(error).__name__}: {one_line(str(error))})"
+                         ) from error  # fmt: skip
+    return result if isinstance(result, tuple) else (result, None)
+
+
+def locate(source: str | Path, format: str | None = None, options: dict[str, Any] | None = None) -> tuple[Path, Format]:
+    """Return the file of a source and its format; a `#NAME` goes into `options["graph"]`."""
+    if format is not None and format not in FORMATS:
+        raise InputError(f"format '{format}' is not known; known: {', '.join(FORMATS)}")
+    text = str(source)
+    if text.startswith("onnx:"):
+        if format not in (None, "onnx"):
+            raise InputError(f"{text} is an ONNX model; leave out format='{format}'")
+        return _function("onnx_models:find_model")(text.removeprefix("onnx:")), FORMATS["onnx"]
+    if text.startswith("gen:"):
+        raise InputError(f"{text} names a generator, not a file: use placeopt.generate or placeopt.load")
+    path = Path(source)
+    if "#" in text and not path.exists():
+        file, _, name = text.partition("#")
+        if options is not None:
+            options["graph"] = name
+        path = Path(file)
+    regular_file(path)
+    if format is None:
+        from placeopt.instances.readers.detect import detect
+
+        try:
+            format = detect(path)
+        except InputError as error:
+            known = f"; formats: {', '.join(FORMATS)}" if "not recognised" in str(error) else ""
+            raise InputError(f"{path}: {error}{known}") from error
+    return path, FORMATS[format]
+
+
+def reader_options(format: str) -> dict[str, inspect.Parameter]:
+    """Return the options of a format's reader by name."""
+    return _options(_function(FORMATS[format].target))
+
+
+def write_graph(graph: OpGraph, path: str | Path, format: str | None = None) -> Path:
+    """Write a graph; the format is chosen by the suffix unless given. The file is replaced at once.
+
+    Raises
+    ------
+    InputError
+        If the format is unknown or cannot hold the graph.
+    """
+    path = Path(path)
+    names = {"json": "placeopt"}
+    if format is None:
+        suffix = path.suffix.lower()
+        format = next((x.name for x in FORMATS.values() if suffix in x.suffixes), None)
+        if format is None:
+            known = ", ".join(s for x in FORMATS.values() for s in x.suffixes)
+            raise InputError(f"{path}: no format is written with the suffix '{suffix}'; use one of {known}, or format=")
+    entry = FORMATS.get(names.get(format, format))
+    if entry is None or not entry.writer:
+        known = ", ".join(x.name for x in FORMATS.values() if x.writer)
+        raise InputError(f"format '{format}' cannot be written; these can: {known}")
+    return write_text(path, _function(entry.writer)(graph))
+
+
+def from_networkx(graph: Any, **options: Any) -> OpGraph:
+    """Convert a networkx DiGraph; see `networkx_graph.from_networkx`."""
+    result: OpGraph = _function("networkx_graph:from_networkx")(graph, **options)
+    return result
+
+
+def to_networkx(graph: OpGraph) -> Any:
+    """Return a networkx MultiDiGraph; see `networkx_graph.to_networkx`."""
+    return _function("networkx_graph:to_networkx")(graph)
+
+
+def from_torch(module: Any, example_inputs: tuple[Any, ...], **options: Any) -> OpGraph:
+    """Export a torch.nn.Module and read it; see `torch_export.from_torch`."""
+    result: OpGraph = _function("torch_export:from_torch")(module, example_inputs, **options)
+    return result
+
+
+def _function(target: str) -> Callable[..., Any]:
+    module, _, name = target.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(_HERE + module), name)
+    return function
+
+
+def _options(read: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return {k: p for k, p in inspect.signature(read).parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
+def _check_options(format: str, read: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Refuse unknown options; convert texts (from a command line) to the type of the default."""
+    known = _options(read)
+    for key, value in values.items():
+        if key not in known:
+            names = ", ".join(k for k in known if k != "max_bytes") or "none"
+            raise InputError(f"format {format} has no option '{key}'; its options: {names}")
+        default = known[key].default
+        if isinstance(value, str) and not isinstance(default, str):
+            values[key] = _convert(value, default, key)
+        elif isinstance(default, bool) and not isinstance(value, bool):
+            raise InputError(f"option {key}: expected true or false, received {value!r:.40}")
+    if "tick_seconds" in values and not 0 < values["tick_seconds"] < float("inf"):
+        raise InputError(f"option tick_seconds: expected a positive number, received {values['tick_seconds']}")
+    return values
+
+
+def _convert(text: str, default: Any, key: str) -> Any:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    try:
+        if isinstance(default, bool):
+            return words[text.lower()]
+        return float(text) if isinstance(default, float) else int(text)
+    except (KeyError, ValueError):
+        expected = "true or false" if isinstance(default, bool) else "a number"
+        raise InputError(f"option {key}: expected {expected}, received '{text[:40]}'") from None
+
+
+def _located(error: InputError, shown: str) -> InputError:
+    """Put the file's name before a message that lacks it."""
+    text = one_line(str(error), 1000)
+    return error if shown in text and "\n" not in str(error) else type(error)(f"{shown}: {text}")

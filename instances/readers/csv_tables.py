@@ -1,0 +1,160 @@
+"""CSV tables of ops and edges, in both directions.
+
+The op table has the header `op[,type,layer,flops,bytes_moved,resident,parameters,colocation,time:KIND,...]`, the
+edge table `source,target[,tensor,bytes,ticks,shape]`; columns are those of `attributes`. Both stand in
+one file, an empty line between them; or the op table in one file and the edge table in the file given by
+the option `edges` (default: the same name with `.edges.csv`, if it exists); or an edge table alone, whose
+ops are the names it mentions.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+from placeopt.errors import InputError
+from placeopt.files import read_text
+from placeopt.instances.readers.attributes import (
+    Names,
+    add_edge,
+    add_op,
+    edge_attributes,
+    op_attributes,
+    used_columns,
+)
+from placeopt.instances.readers.draft import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from placeopt.graph import OpGraph
+
+OP_HEADS = ("op", "name", "id", "node", "task")
+EDGE_HEADS = (("source", "target"), ("src", "dst"), ("from", "to"), ("u", "v"), ("producer", "consumer"))
+
+Table = list[tuple[int, list[str]]]
+"""Rows with their line numbers; the first is the header."""
+
+
+def read(
+    path: Path,
+    *,
+    edges: str = "",
+    node_time: str = "",
+    edge_time: str = "",
+    edge_bytes: str = "",
+    tick_seconds: float = 1e-9,
+    max_bytes: int,
+) -> OpGraph:
+    """Read op and edge tables.
+
+    Parameters
+    ----------
+    edges : file of the edge table, where it is not in `path`.
+    node_time, edge_time, edge_bytes : columns as in `from_networkx`.
+    tick_seconds : length of a tick of the times in the tables.
+    """
+    tables = _tables(read_text(path, max_bytes=max_bytes))
+    ops = next((t for t in tables if is_op_header(t[0][1])), None)
+    links = next((t for t in tables if is_edge_header(t[0][1])), None)
+    stray = next((t for t in tables if t is not ops and t is not links), None)
+    if stray is not None or not tables:
+        header = ",".join(stray[0][1])[:60] if stray else "an empty file"
+        raise InputError(f"expected the header op,... or source,target,..., received {header}")
+    if links is None:
+        stem = path.name.removesuffix(".csv").removesuffix(".ops")
+        other = path.parent / edges if edges else path.with_name(f"{stem}.edges.csv")
+        if edges or other.exists():
+            found = _tables(read_text(other, max_bytes=max_bytes))
+            if len(found) != 1 or not is_edge_header(found[0][0][1]):
+                raise InputError(f"edge table '{other.name}': expected one table with the header source,target,...")
+            links = found[0]
+    draft = Draft(path.name.removesuffix(".csv").removesuffix(".ops"), tick_seconds=tick_seconds)
+    names = Names(node_time, edge_time, edge_bytes)
+    if ops is not None:
+        header = ops[0][1]
+        for number, row in ops[1:]:
+            where = f"line {number}"
+            add_op(draft, _cell(row[0], where), dict(zip(header[1:], row[1:], strict=True)), where, names)
+    if links is not None:
+        _add_edges(draft, links, names, known=ops is not None)
+    return draft.build()
+
+
+def _add_edges(draft: Draft, table: Table, names: Names, *, known: bool) -> None:
+    header = table[0][1]
+    rows = [(f"line {line}", row) for line, row in table[1:]]
+    if not known:
+        for where, row in rows:
+            for end in row[:2]:
+                if end not in draft.index:
+                    draft.op(_cell(end, where), where)
+    for where, row in rows:
+        attributes = dict(zip(header[2:], row[2:], strict=True))
+        add_edge(draft, _cell(row[0], where), _cell(row[1], where), attributes, where, names)
+
+
+def _cell(text: str, where: str) -> str:
+    if not text:
+        raise InputError(f"{where}: expected the name of an op, received an empty cell")
+    return text
+
+
+def is_op_header(header: Sequence[str]) -> bool:
+    """Whether a header is that of an op table."""
+    return bool(header) and header[0].lower() in OP_HEADS
+
+
+def is_edge_header(header: Sequence[str]) -> bool:
+    """Whether a header is that of an edge table."""
+    return tuple(cell.lower() for cell in header[:2]) in EDGE_HEADS
+
+
+def _tables(text: str) -> list[Table]:
+    """Split a file into tables at its empty lines and check that rows are as wide as their header."""
+    tables: list[Table] = []
+    fresh = True
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for raw in reader:
+            row = [cell.strip() for cell in raw]
+            if not any(row):
+                fresh = True
+                continue
+            if fresh:
+                tables.append([])
+                if len({cell.lower() for cell in row}) != len(row):
+                    raise InputError(f"line {reader.line_num}: the header names a column twice")
+            elif len(row) != len(tables[-1][0][1]):
+                raise InputError(f"line {reader.line_num}: expected {len(tables[-1][0][1])} cells as in the header, "
+                                 f"received {len(row)}")  # fmt: skip
+            fresh = False
+            tables[-1].append((reader.line_num, row))
+    except csv.Error as error:
+        raise InputError(f"line {reader.line_num}: not valid CSV: {error}") from error
+    return tables
+
+
+def write(graph: OpGraph) -> str:
+    """Return both tables as text; `read` gives the graph back, but for its name and tick length."""
+    ops, edges = list(op_attributes(graph)), list(edge_attributes(graph))
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    columns = used_columns(ops)
+    writer.writerow(["op", *columns])
+    for op, row in zip(graph.op_names, ops, strict=True):
+        if op != op.strip() or not op:
+            raise InputError(f"op name {op!r:.60}: CSV cannot hold names with outer spaces; write another format")
+        writer.writerow([op, *(_text(row.get(column, "")) for column in columns)])
+    writer.writerow([])
+    columns = used_columns([row for _, _, row in edges]) or ["tensor"]
+    writer.writerow(["source", "target", *columns])
+    for u, v, edge in edges:
+        writer.writerow([graph.op_names[u], graph.op_names[v], *(edge.get(column, "") for column in columns)])
+    return stream.getvalue()
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

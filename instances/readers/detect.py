@@ -1,0 +1,190 @@
+"""Which format a file has, by its first bytes; names and suffixes play no role.
+
+Only a prefix is read, so that a gigabyte of anything is told apart in no time.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from typing import TYPE_CHECKING
+
+from placeopt.errors import InputError
+from placeopt.files import regular_file
+from placeopt.instances.readers.csv_tables import is_edge_header, is_op_header
+from placeopt.instances.readers.edge_list import EDGE, OP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PREFIX_BYTES = 65536
+
+NUMBERS = re.compile(r"[\d\s,]*$")
+
+
+def detect(path: Path) -> str:
+    """Return the name of the format of a file.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, empty, a folder, or of no known format.
+    """
+    path = regular_file(path)
+    try:
+        with path.open("rb") as stream:
+            prefix = stream.read(PREFIX_BYTES)
+            size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}") from error
+    if not prefix.strip():
+        raise InputError("the file is empty" if size == len(prefix) else "the file begins with nothing but blanks")
+    if prefix.startswith(b"PK\x03\x04"):
+        return "pt2"
+    text = _text(prefix, whole=size == len(prefix))
+    if text is None:
+        if looks_like_protobuf(prefix, size):
+            return "onnx"
+        raise InputError("the format is not recognised: neither text nor an ONNX model")
+    stripped = text.lstrip()
+    for starts, which in (("{", _json), ("[", _json), ("<", _xml)):
+        if stripped.startswith(starts):
+            return which(stripped, path)
+    if re.match(
+        r"(?:\s|//[^\n]*\n|/\*.*?\*/|#[^\n]*\n)*(?:strict\s+)?(?:di)?graph\b[^\n,]*\{?", stripped, re.DOTALL | re.I
+    ):
+        head = re.match(r"(?:\s|//[^\n]*\n|/\*.*?\*/|#[^\n]*\n)*(?:strict\s+)?(?:di)?graph\b[^{]{0,300}\{", stripped,
+                        re.DOTALL | re.I)  # fmt: skip
+        if head:
+            return "dot"
+    lines = stripped.splitlines()
+    for name, test in _LINE_TESTS:
+        if test(lines):
+            return name
+    if looks_like_protobuf(prefix, size):  # a tiny model can be all ASCII
+        return "onnx"
+    raise InputError(f"the format is not recognised: it begins with {lines[0][:40]!r}")
+
+
+def _text(prefix: bytes, *, whole: bool) -> str | None:
+    """Return the prefix as text, None if it is not UTF-8 text; a cut last character is forgiven."""
+    for cut in range(1 if whole else 4):
+        try:
+            text = prefix[: len(prefix) - cut].decode("utf-8-sig")
+        except UnicodeDecodeError:
+            continue
+        control = sum(1 for c in text[:4096] if ord(c) < 32 and c not in "\t\n\r\f")
+        return None if control else text
+    return None
+
+
+def looks_like_protobuf(prefix: bytes, size: int) -> bool:
+    """Whether a file begins like an ONNX model: known fields with plausible lengths until the graph."""
+    wire = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
+    at = seen = 0
+    while at < len(prefix) - 1:
+        tag, at = _varint(prefix, at)
+        if wire.get(tag >> 3) != tag & 7:
+            return False
+        value, at = _varint(prefix, at)
+        if at < 0:
+            return False
+        seen += 1
+        if tag & 7 == 2:
+            if tag >> 3 == 7 or at + value > len(prefix):
+                return True  # the graph itself, or more than we have seen: the reader will check
+            at += value
+    return seen > 0 and at <= size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Decode a base-128 number at `at`; the position is negative where it is malformed or cut."""
+    value = shift = 0
+    while 0 <= at < len(data) and shift < 64:
+        value |= (data[at] & 127) << shift
+        if data[at] < 128:
+            return value, at + 1
+        at, shift = at + 1, shift + 7
+    return 0, -(2**62)
+
+
+def _json(text: str, _: Path) -> str:
+    """Tell JSON formats apart by the keys they must have."""
+    found = re.search(r'"format"\s*:\s*"placeopt/(\w*)"', text)
+    if found:
+        if found[1] == "opgraph":
+            return "placeopt"
+        raise InputError(f"holds placeopt/{found[1]}, expected a graph (placeopt/opgraph)")
+    keys = set(re.findall(r'"([A-Za-z_]{1,40})"\s*:', text))
+    if keys & {"maxFPGAs", "maxSizePerFPGA", "fpgaLatency", "supportedOnFpga"}:
+        return "dnn-partitioning"
+    if keys & {"schemaVersion", "workflow"}:
+        return "wfcommons"
+    if {"fpgas", "cpus"} <= keys:
+        raise InputError("this is a split of a dnn-partitioning graph, not a graph")
+    if {"directed", "multigraph"} & keys and "nodes" in keys:
+        return "node-link"
+    if {"work", "edges"} <= keys:
+        return "graphs-json"
+    if "nodes" in keys and {"links", "edges", "source"} & keys:
+        return "node-link"
+    if "device" in keys:
+        raise InputError("this is a placement file, not a graph")
+    shown = ", ".join(sorted(keys)[:6]) or "none"
+    raise InputError(f"JSON of no known graph format (its first keys: {shown})")
+
+
+def _xml(text: str, _: Path) -> str:
+    if re.search(r"<!DOCTYPE|<!ENTITY", text, re.I):
+        raise InputError("XML with a document type declaration (DOCTYPE) is refused: it can expand without limit")
+    root = re.search(r"<(?:\w+:)?([A-Za-z_]\w*)[\s>/]", re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL))
+    names = {"net": "openvino", "graphml": "graphml"}
+    if root and root[1] in names:
+        return names[root[1]]
+    shown = f"<{root[1][:40]}>" if root else "no element"
+    raise InputError(f"XML of no known graph format: expected <net> (OpenVINO) or <graphml>, received {shown}")
+
+
+def _unrelated(lines: list[str]) -> bool:
+    return bool(re.match(r"#(critical|tasks)\s*$", lines[0].strip(), re.I))
+
+
+def _pipedream(lines: list[str]) -> bool:
+    return any(re.match(r"\s*node\d+ -- ", line) for line in lines[:50])
+
+
+def _doppler(lines: list[str]) -> bool:
+    if not re.match(r"\d+\s*$", lines[0]):
+        return False
+    if len(lines) < 3:
+        return len(lines) == 2 and "," in lines[1]
+    return all(NUMBERS.match(line) for line in lines[1:4]) and any("," in line for line in lines[1:5])
+
+
+def _stg(lines: list[str]) -> bool:
+    if not re.match(r"\d+\s*(#.*)?$", lines[0]) or len(lines) < 2:
+        return False
+    body = [line.partition("#")[0].split() for line in lines[1:6]]
+    return all(cell.isdecimal() or re.fullmatch(r"\d*\.\d+", cell) for row in body for cell in row)
+
+
+def _csv(lines: list[str]) -> bool:
+    header = [cell.strip() for cell in next(csv.reader([lines[0]]), [])]
+    return len(header) > 1 and (is_op_header(header) or is_edge_header(header))
+
+
+def _edge_list(lines: list[str]) -> bool:
+    body = [line.partition("#")[0].strip() for line in lines[:-1] or lines]
+    body = [line for line in body if line][:50]
+    return bool(body) and all(EDGE.match(re.sub(r"\{.*\}$", "", x).strip()) or OP.match(x) for x in body)
+
+
+_LINE_TESTS: tuple[tuple[str, Callable[[list[str]], bool]], ...] = (
+    ("unrelated", _unrelated),
+    ("pipedream", _pipedream),
+    ("doppler", _doppler),
+    ("stg", _stg),
+    ("csv", _csv),
+    ("edge-list", _edge_list),
+)

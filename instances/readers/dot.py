@@ -1,0 +1,280 @@
+"""DOT, the language of Graphviz, in both directions, without Graphviz.
+
+Read: `digraph` with nodes, edge chains, attribute lists, node and edge defaults, subgraphs as groups of
+nodes (`{a b} -> c`), quoted, numeric and HTML ids, comments. Undirected graphs are refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from bisect import bisect_left
+from typing import TYPE_CHECKING, NamedTuple
+
+from placeopt.errors import InputError
+from placeopt.files import one_line, read_text
+from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes
+from placeopt.instances.readers.draft import Draft, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from placeopt.graph import OpGraph
+
+MAX_DEPTH = 50
+"""Deepest nesting of subgraphs."""
+
+MAX_EDGES = 5_000_000
+"""Most edges: an edge between two groups stands for their product."""
+
+_TOKEN = re.compile(
+    r"""(?P<space>[\s]+|//[^\n]*|/\*.*?\*/|^\#[^\n]*)
+      |(?P<quoted>"(?:[^"\\]|\\.)*")
+      |(?P<arrow>->|--)
+      |(?P<mark>[{}\[\];,=:+])
+      |(?P<id>-?(?:\.\d+|\d+(?:\.\d*)?)(?![\w])|\w+)
+    """,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+_ANGLE = re.compile("[<>]")
+
+
+class Token(NamedTuple):
+    """One token; `kind` is "id" for every kind of name, else the mark itself."""
+
+    kind: str
+    text: str
+    offset: int
+
+
+def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int) -> OpGraph:
+    """Read the first digraph of a file; options as in `from_networkx`."""
+    parser = _Parser(read_text(path, max_bytes=max_bytes))
+    parser.graph()
+    title = str(parser.attributes.get("placeopt_name") or parser.name or path.stem)
+    unit = number(parser.attributes.get("tick_seconds", 1e-9), "graph", "tick_seconds")
+    names = Names(node_time, edge_time, edge_bytes)
+    draft = Draft(title, tick_seconds=unit)
+    for node, (attributes, line) in parser.nodes.items():
+        add_op(draft, node, attributes, f"line {line}: node '{one_line(node, 40)}'", names)
+    seen: set[tuple[str, str]] = set()
+    for source, target, attributes, line in parser.edges:
+        if parser.strict and (source, target) in seen:
+            continue  # `strict` merges repeated edges
+        seen.add((source, target))
+        add_edge(draft, source, target, attributes, f"line {line}", names)
+    return draft.build()
+
+
+class _Parser:
+    """Recursive descent over the grammar of DOT; collects nodes and edges in order of appearance."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.newlines = [match.start() for match in re.finditer("\n", text)]
+        self.tokens = self._scan()
+        self.now = next(self.tokens)
+        self.strict, self.name = False, ""
+        self.attributes: dict[str, str] = {}
+        self.nodes: dict[str, tuple[dict[str, str], int]] = {}
+        self.edges: list[tuple[str, str, dict[str, str], int]] = []
+        self.depth = 0
+
+    # --- tokens ---
+
+    def _scan(self) -> Iterator[Token]:
+        at, text = 0, self.text
+        while at < len(text):
+            if text[at] == "<":
+                end = self._html_end(at)
+                yield Token("id", text[at:end], at)
+                at = end
+                continue
+            match = _TOKEN.match(text, at)
+            if match is None:
+                what = "an unterminated string" if text[at] == '"' else f"character {text[at]!r}"
+                raise InputError(f"line {self.line(at)}: not valid DOT: {what}")
+            kind = match.lastgroup
+            if kind == "quoted":
+                yield Token("id", _unquote(match.group()), at)
+            elif kind == "id":
+                yield Token("word", match.group(), at)
+            elif kind != "space":
+                yield Token(match.group(), match.group(), at)
+            at = match.end()
+        while True:
+            yield Token("end", "", len(text))
+
+    def _html_end(self, at: int) -> int:
+        depth = 0
+        for match in _ANGLE.finditer(self.text, at):
+            depth += 1 if match.group() == "<" else -1
+            if depth == 0:
+                return match.end()
+        raise InputError(f"line {self.line(at)}: not valid DOT: unterminated <...>")
+
+    def line(self, offset: int) -> int:
+        return bisect_left(self.newlines, offset) + 1
+
+    def fail(self, expected: str) -> InputError:
+        if self.now.kind == "end":
+            return InputError(f"truncated DOT: expected {expected} at the end of the file")
+        return InputError(f"line {self.line(self.now.offset)}: not valid DOT: expected {expected}, "
+                          f"received '{one_line(self.now.text, 40)}'")  # fmt: skip
+
+    def take(self, kind: str) -> Token:
+        if self.now.kind != kind:
+            raise self.fail(f"'{kind}'")
+        return self.advance()
+
+    def advance(self) -> Token:
+        token, self.now = self.now, next(self.tokens)
+        return token
+
+    def keyword(self, *words: str) -> bool:
+        return self.now.kind == "word" and self.now.text.lower() in words
+
+    def identifier(self) -> str:
+        if self.now.kind not in ("id", "word"):
+            raise self.fail("a name")
+        quoted = self.now.kind == "id"
+        text = self.advance().text
+        while quoted and self.now.kind == "+":
+            self.advance()
+            text += self.take("id").text
+        return text
+
+    # --- grammar ---
+
+    def graph(self) -> None:
+        if self.keyword("strict"):
+            self.advance()
+            self.strict = True
+        if self.keyword("graph"):
+            raise InputError("expected a digraph, received an undirected graph")
+        if not self.keyword("digraph"):
+            raise self.fail("'digraph'")
+        self.advance()
+        if self.now.kind in ("id", "word"):
+            self.name = self.identifier()
+        self.block({}, {}, top=True)
+
+    def block(self, node: dict[str, str], edge: dict[str, str], top: bool = False) -> list[str]:
+        """Parse `{ ... }` and return its nodes; defaults set inside stay inside."""
+        self.take("{")
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise InputError(f"line {self.line(self.now.offset)}: subgraphs nested more than {MAX_DEPTH} deep")
+        node, edge = dict(node), dict(edge)
+        members: dict[str, None] = {}
+        while self.now.kind != "}":
+            if self.now.kind == ";":
+                self.advance()
+                continue
+            if self.keyword("graph", "node", "edge"):
+                which = self.advance().text.lower()
+                found = self.attribute_lists()
+                {"graph": self.attributes if top else {}, "node": node, "edge": edge}[which].update(found)
+                continue
+            self.statement(node, edge, members, top)
+        self.take("}")
+        self.depth -= 1
+        return list(members)
+
+    def statement(self, node: dict[str, str], edge: dict[str, str], members: dict[str, None], top: bool) -> None:
+        start = self.now.offset
+        plain = self.now.kind in ("id", "word") and not self.keyword("subgraph")
+        group, name = self.end_point(node, edge)
+        if plain and self.now.kind == "=":
+            self.advance()
+            value = self.identifier()
+            if top:
+                self.attributes[name] = value
+            return
+        groups = [group]
+        if plain:
+            self.add_node(name, node, start)
+        while self.now.kind in ("->", "--"):
+            if self.now.kind == "--":
+                raise self.fail("'->' (the graph is directed)")
+            self.advance()
+            at = self.now.offset
+            plain = self.now.kind in ("id", "word") and not self.keyword("subgraph")
+            group, name = self.end_point(node, edge)
+            if plain:
+                self.add_node(name, node, at)
+            groups.append(group)
+        found = self.attribute_lists()
+        for one in groups:
+            members.update(dict.fromkeys(one))
+        if len(groups) == 1:
+            if plain:
+                self.nodes[name][0].update(found)
+            return
+        for sources, targets in itertools.pairwise(groups):
+            if len(self.edges) + len(sources) * len(targets) > MAX_EDGES:
+                raise InputError(f"line {self.line(start)}: more than {MAX_EDGES} edges")
+            for u in sources:
+                for v in targets:
+                    self.edges.append((u, v, {**edge, **found}, self.line(start)))
+
+    def end_point(self, node: dict[str, str], edge: dict[str, str]) -> tuple[list[str], str]:
+        """Parse a node (its port is dropped) or a subgraph; return its nodes and the name."""
+        if self.keyword("subgraph"):
+            self.advance()
+            name = self.identifier() if self.now.kind in ("id", "word") else ""
+            return self.block(node, edge), name
+        if self.now.kind == "{":
+            return self.block(node, edge), ""
+        name = self.identifier()
+        while self.now.kind == ":":
+            self.advance()
+            self.identifier()
+        return [name], name
+
+    def add_node(self, name: str, defaults: Mapping[str, str], offset: int) -> None:
+        if name not in self.nodes:
+            self.nodes[name] = (dict(defaults), self.line(offset))
+
+    def attribute_lists(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        while self.now.kind == "[":
+            self.advance()
+            while self.now.kind != "]":
+                if self.now.kind in (",", ";"):
+                    self.advance()
+                    continue
+                key = self.identifier()
+                value = "true"
+                if self.now.kind == "=":
+                    self.advance()
+                    value = self.identifier()
+                found[key] = value
+            self.take("]")
+        return found
+
+
+def _unquote(text: str) -> str:
+    return re.sub(r"\\(\n|.)", lambda m: {"\n": "", "n": "\n"}.get(m[1], m[1]), text[1:-1], flags=re.DOTALL)
+
+
+def write(graph: OpGraph) -> str:
+    """Return the DOT text of a graph; `read` gives the same graph back."""
+    lines = ["digraph {", f"  graph [placeopt_name={_quote(graph.name)}, tick_seconds={graph.tick_seconds!r}];"]
+    if "e" in repr(graph.tick_seconds):
+        lines[1] = lines[1].replace(repr(graph.tick_seconds), f'"{graph.tick_seconds!r}"')
+    for op, row in zip(graph.op_names, op_attributes(graph), strict=True):
+        lines.append(f"  {_quote(op)}{_attributes(row)};")
+    for u, v, edge in edge_attributes(graph):
+        lines.append(f"  {_quote(graph.op_names[u])} -> {_quote(graph.op_names[v])}{_attributes(edge)};")
+    return "\n".join([*lines, "}", ""])
+
+
+def _attributes(row: Mapping[str, object]) -> str:
+    cells = [f"{_quote(key) if ':' in key else key}={_quote(str(value))}" for key, value in row.items()]
+    return f" [{', '.join(cells)}]" if cells else ""
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

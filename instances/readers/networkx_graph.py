@@ -1,0 +1,108 @@
+"""networkx graphs in both directions, and the node-link JSON that networkx writes.
+
+The attributes are those of `attributes`; a graph made elsewhere needs none of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placeopt.errors import InputError
+from placeopt.files import read_json
+from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes
+from placeopt.instances.readers.draft import Draft, number
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from placeopt.graph import OpGraph
+
+
+def from_networkx(
+    graph: Any,
+    *,
+    name: str = "",
+    tick_seconds: float | None = None,
+    node_time: str = "",
+    edge_time: str = "",
+    edge_bytes: str = "",
+) -> OpGraph:
+    """Convert a networkx DiGraph or MultiDiGraph.
+
+    Parameters
+    ----------
+    graph : nodes are ops, in the order of `graph.nodes`; edges are tensors of their own unless they share
+        their source and an attribute `tensor`.
+    name, tick_seconds : by default the graph's attributes of these names, else "graph" and 1e-9.
+    node_time, edge_time, edge_bytes : attributes that hold the time of an op and of a transfer (ticks), and
+        the bytes of a tensor; by default the usual names are tried ("time", "weight", "cost", ...).
+
+    Raises
+    ------
+    InputError
+        If the graph is undirected or has a cycle, or an attribute is no number.
+    """
+    if not graph.is_directed():
+        raise InputError("networkx graph: expected a DiGraph or MultiDiGraph, received an undirected graph")
+    unit = graph.graph.get("tick_seconds", 1e-9) if tick_seconds is None else tick_seconds
+    title = name or str(graph.graph.get("name") or "graph")
+    names = Names(node_time, edge_time, edge_bytes)
+    draft = Draft(title, tick_seconds=number(unit, "graph", "tick_seconds"))
+    for key, attributes in graph.nodes(data=True):
+        add_op(draft, key, attributes, f"node {key!r:.60}", names)
+    for u, v, attributes in graph.edges(data=True):
+        add_edge(draft, u, v, attributes, f"edge {u!r:.40} -> {v!r:.40}", names)
+    return draft.build()
+
+
+def to_networkx(graph: OpGraph) -> Any:
+    """Return a networkx MultiDiGraph whose nodes are op names, with the attributes of `attributes`."""
+    import networkx as nx
+
+    result = nx.MultiDiGraph(name=graph.name, tick_seconds=graph.tick_seconds)
+    for op, row in zip(graph.op_names, op_attributes(graph), strict=True):
+        result.add_node(op, **row)
+    for u, v, row in edge_attributes(graph):
+        result.add_edge(graph.op_names[u], graph.op_names[v], **row)
+    return result
+
+
+def read_node_link(
+    path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int
+) -> OpGraph:
+    """Read the JSON of networkx.node_link_data: `{"directed", "graph", "nodes": [{"id"}], "edges": [...]}`."""
+    data = read_json(path, max_bytes=max_bytes)
+    if not isinstance(data, dict):
+        raise InputError("expected an object with nodes and edges (or links)")
+    if data.get("directed") is False:
+        raise InputError("expected a directed graph, received directed=false")
+    graph = data["graph"] if isinstance(data.get("graph"), dict) else {}
+    draft = Draft(
+        str(graph.get("name") or path.stem),
+        tick_seconds=number(graph.get("tick_seconds", 1e-9), "graph", "tick_seconds"),
+    )
+    names = Names(node_time, edge_time, edge_bytes)
+    for i, node in enumerate(_rows(data, "nodes")):
+        add_op(draft, _key(node, "id", f"nodes[{i}]"), node, f"nodes[{i}]", names)
+    key = "edges" if "edges" in data else "links"
+    for i, edge in enumerate(_rows(data, key)):
+        where = f"{key}[{i}]"
+        add_edge(draft, _key(edge, "source", where), _key(edge, "target", where), edge, where, names)
+    return draft.build()
+
+
+def _rows(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    rows = data.get(key)
+    if not isinstance(rows, list):
+        raise InputError(f'"{key}": expected a list of objects, received {rows!r:.40}')
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise InputError(f"{key}[{i}]: expected an object, received {row!r:.40}")
+    return rows
+
+
+def _key(row: dict[str, Any], key: str, where: str) -> str:
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f'{where}: "{key}": expected a name or a number, received {value!r:.40}')
+    return str(value)

@@ -1,0 +1,24 @@
+"""placeopt's own JSON of a graph (see `placeopt.serialize`)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from placeopt.serialize import load, to_dict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from placeopt.graph import OpGraph
+
+
+def read(path: Path, *, max_bytes: int) -> OpGraph:
+    """Read a graph written by `write` or `placeopt.serialize.save`."""
+    graph: OpGraph = load(path, "opgraph", max_bytes=max_bytes)
+    return graph
+
+
+def write(graph: OpGraph) -> str:
+    """Return the JSON text of a graph."""
+    return json.dumps(to_dict(graph), separators=(",", ":"), allow_nan=False) + "\n"

@@ -1,0 +1,132 @@
+"""STG, the standard task graphs of Kasahara's group, in both directions.
+
+The first number is the number of tasks without the two dummies (entry and exit). Then a line per task:
+`id time predecessors p1 p2 ...`, or, with communication, `id time predecessors p1 c1 p2 c2 ...`, or the pairs
+`p c` on the lines that follow. `#` begins a comment. A transfer costs c between two different processors.
+
+Tobita and Kasahara, "A standard task graph set for fair evaluation of multiprocessor scheduling
+algorithms", Journal of Scheduling 5(5), 2002.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.errors import InputError
+from placeopt.files import read_text
+from placeopt.graph import UNKNOWN
+from placeopt.instances.readers.draft import Draft, ticks, whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from placeopt.graph import OpGraph
+
+
+def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
+    """Read a task graph; the dummies are kept, so that op i is task i.
+
+    Each edge is a tensor of its own; without communication costs it costs nothing.
+    """
+    lines = []
+    for position, raw in enumerate(read_text(path, max_bytes=max_bytes).splitlines(), start=1):
+        cells = raw.partition("#")[0].split()
+        if cells:
+            lines.append((f"line {position}", cells))
+    if not lines or len(lines[0][1]) != 1:
+        raise InputError("line 1: expected the number of tasks")
+    count = whole(lines[0][1][0], lines[0][0], "number of tasks", least=1)
+    draft = Draft(path.stem, tick_seconds=tick_seconds)
+    edges: list[tuple[int, int, str, str]] = []
+    at = 1
+    while at < len(lines):
+        where, cells = lines[at]
+        at += 1
+        if len(cells) < 3:
+            raise InputError(f"{where}: expected 'id time predecessors ...', received {' '.join(cells)[:60]!r}")
+        task, fan_in = whole(cells[0], where, "task id"), whole(cells[2], where, "number of predecessors")
+        draft.op(task, where, name=f"task{task}", times={"*": ticks(cells[1], where, "time")})
+        rest = cells[3:]
+        if not rest and fan_in:  # the pairs follow, one a line
+            for place, pair in lines[at : at + fan_in]:
+                if len(pair) != 2:
+                    raise InputError(f"{place}: expected 'predecessor cost', received {' '.join(pair)[:60]!r}")
+                rest += pair
+            at += fan_in
+        if len(rest) == fan_in:
+            rest = [cell for p in rest for cell in (p, "0")]
+        if len(rest) != 2 * fan_in:
+            raise InputError(f"{where}: expected {fan_in} predecessors (each with or without a cost), "
+                             f"received {len(rest)} numbers; the file may be truncated")  # fmt: skip
+        for p, c in zip(rest[::2], rest[1::2], strict=True):
+            edges.append((whole(p, where, "predecessor"), task, c, where))
+    if len(draft.names) not in (count, count + 2):
+        raise InputError(f"expected {count} tasks and two dummies, received {len(draft.names)} lines: "
+                         "the file is truncated or the count is wrong")  # fmt: skip
+    seen: set[tuple[int, int]] = set()
+    for u, v, cost, where in edges:
+        if (u, v) in seen:
+            raise InputError(f"{where}: predecessor {u} is there twice")
+        seen.add((u, v))
+        draft.edge(u, v, where, ticks=ticks(cost, where, "cost"))
+    return draft.build()
+
+
+def write(graph: OpGraph) -> str:
+    """Return the STG text of a graph whose ops all have one measured time.
+
+    Tasks are numbered in topological order. A zero-time entry and exit are added, unless the graph begins
+    and ends with one; names, sizes and types are lost, and parallel tensors of two ops become one edge of
+    the larger cost.
+
+    Raises
+    ------
+    InputError
+        If times are missing or differ between devices, or only some tensors have a measured time.
+    """
+    if len(graph.measured_kinds) != 1 or (graph.measured < 0).any():
+        raise InputError(f"graph '{graph.name}': STG needs one measured time per op, the same on every device; "
+                         "write another format")  # fmt: skip
+    known = graph.measured_transfer != UNKNOWN
+    if known.any() and not known.all():
+        raise InputError(f"graph '{graph.name}': STG needs a measured time for every tensor, or for none")
+    order = graph.topological_order.tolist()
+    times = graph.measured[:, 0]
+    sources, sinks = _ends(graph)
+    entry = len(sources) == 1 and times[sources[0]] == 0 and graph.num_ops > 1
+    exit_ = len(sinks) == 1 and times[sinks[0]] == 0 and graph.num_ops > 1
+    if exit_:
+        order.remove(sinks[0])
+        order.append(sinks[0])
+    shift = 0 if entry else 1
+    number = {op: i + shift for i, op in enumerate(order)}
+    incoming: dict[int, dict[int, int]] = {number[op]: {} for op in order}
+    tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_ptr))
+    for t, v in zip(tensor.tolist(), graph.consumer.tolist(), strict=True):
+        cost = max(0, int(graph.measured_transfer[t]))
+        row, u = incoming[number[v]], number[int(graph.producer[t])]
+        row[u] = max(row.get(u, 0), cost)
+    rows: list[tuple[int, int, dict[int, int]]] = [] if entry else [(0, 0, {})]
+    if not entry:
+        for op in sources:
+            incoming[number[op]] = {0: 0}
+    rows += [(number[op], int(times[op]), incoming[number[op]]) for op in order]
+    if not exit_:
+        rows.append((len(rows), 0, {number[op]: 0 for op in sinks}))
+    with_cost = bool((graph.measured_transfer > 0).any())
+    lines = [str(len(rows) - 2)]
+    for task, time, row in rows:
+        cells = [task, time, len(row)]
+        for u in sorted(row):
+            cells += [u, row[u]] if with_cost else [u]
+        lines.append(" ".join(map(str, cells)))
+    return "\n".join([*lines, ""])
+
+
+def _ends(graph: OpGraph) -> tuple[list[int], list[int]]:
+    """Return the ops without predecessors and those without successors."""
+    edges = graph.edges
+    every = np.arange(graph.num_ops)
+    return np.setdiff1d(every, edges[:, 1]).tolist(), np.setdiff1d(every, edges[:, 0]).tolist()
