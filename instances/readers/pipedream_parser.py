@@ -46,11 +46,16 @@ class PipedreamNode:
 
 @dataclass(frozen=True)
 class PipedreamProfile:
-    """A parsed profile: nodes by ascending id, edges as pairs of ids in file order."""
+    """A parsed profile: nodes by ascending id, edges as pairs of ids in file order.
+
+    `file_order` lists the ids as the node lines come: splitting ops in that order is what a published
+    simulator does, and its results depend on it.
+    """
 
     name: str
     nodes: tuple[PipedreamNode, ...]
     edges: tuple[tuple[int, int], ...]
+    file_order: tuple[int, ...] = ()
 
 
 def parse_pipedream(text: str, name: str = "profile") -> PipedreamProfile:
@@ -91,7 +96,7 @@ def parse_pipedream(text: str, name: str = "profile") -> PipedreamProfile:
             raise InputError(f"{name}, line {number}: edge node{source} -- node{target} occurs twice")
         seen.add((source, target))
     ordered = tuple(nodes[key] for key in sorted(nodes))
-    return PipedreamProfile(name, ordered, tuple((source, target) for source, target, _ in edges))
+    return PipedreamProfile(name, ordered, tuple((source, target) for source, target, _ in edges), tuple(nodes))
 
 
 def read_pipedream(path: str | Path) -> PipedreamProfile:

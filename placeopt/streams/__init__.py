@@ -1,0 +1,53 @@
+"""Job streams: how far to split each job of a busy cluster (PAC-ML's model), simulated and bounded.
+
+    from placeopt.streams import load_stream, simulate, DegreePolicy
+    stream = load_stream("stream:ramp?beta=A&rule=uniform&units=published", profiles="profiles/")
+    episode = simulate(stream, DegreePolicy("constant-degree", degree=8))
+
+Everything is imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_EXPORTS = {
+    "RampTopology": "topology",
+    "JobProfile": "profiles",
+    "PAC_ML_MODELS": "profiles",
+    "load_profiles": "profiles",
+    "LookaheadConfig": "lookahead",
+    "step_time": "lookahead",
+    "JobTable": "problem",
+    "JobStreamProblem": "problem",
+    "StreamSpec": "sources",
+    "load_stream": "sources",
+    "DegreePolicy": "simulator",
+    "Episode": "simulator",
+    "Summary": "simulator",
+    "simulate": "simulator",
+    "simulate_many": "simulator",
+    "OfflineBound": "bound",
+    "offline_bound": "bound",
+    "chrome_trace": "trace",
+    "plot_occupancy": "trace",
+}
+
+__all__ = list(_EXPORTS)
+
+if TYPE_CHECKING:
+    from placeopt.streams.bound import OfflineBound, offline_bound
+    from placeopt.streams.lookahead import LookaheadConfig, step_time
+    from placeopt.streams.problem import JobStreamProblem, JobTable
+    from placeopt.streams.profiles import PAC_ML_MODELS, JobProfile, load_profiles
+    from placeopt.streams.simulator import DegreePolicy, Episode, Summary, simulate, simulate_many
+    from placeopt.streams.sources import StreamSpec, load_stream
+    from placeopt.streams.topology import RampTopology
+    from placeopt.streams.trace import chrome_trace, plot_occupancy
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -1,0 +1,255 @@
+"""JobStreamProblem: jobs arrive at a cluster; choose at once how far to split each, or refuse it.
+
+Job j arrives at a_j with model m_j and must end by a_j + deadline_j. With degree u it holds a block of servers for
+its completion time. A job is blocked if it is refused, cannot be placed, would miss its deadline, or has not ended at
+the horizon. Objective "blocking": the number of blocked jobs (Parsonson et al., PAC-ML, 2023).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.arrays import MAX_SUM, csr, int_array, to_ticks
+from placeopt.errors import InputError
+from placeopt.streams.kernels import JobArrays, StreamArrays
+from placeopt.streams.lookahead import LookaheadConfig, step_time
+from placeopt.streams.split import split_counts
+from placeopt.streams.topology import RampTopology
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.streams.profiles import JobProfile
+    from placeopt.streams.sources import StreamSpec
+
+OBJECTIVES = ("blocking",)
+
+
+@dataclass(frozen=True, eq=False)
+class JobTable:
+    """Job types on a topology: what each model costs for each degree.
+
+    Attributes
+    ----------
+    steps : training steps of a job.
+    contention : "none" takes the lookahead of the job-stream model; "source" or "pair" evaluates the split job with
+        the exact placement evaluator, transfers queueing on channels, for every shape of block it may get.
+    tick_seconds : time units per tick.
+    """
+
+    profiles: tuple[JobProfile, ...]
+    topology: RampTopology = field(default_factory=RampTopology)
+    config: LookaheadConfig = field(default_factory=LookaheadConfig)
+    steps: int = 50
+    contention: str = "none"
+    tick_seconds: float = 1e-9
+
+    def __post_init__(self) -> None:
+        if not self.profiles:
+            raise InputError("job stream: expected at least one job type, received none")
+        names = [profile.name for profile in self.profiles]
+        if len(set(names)) != len(names):
+            raise InputError(f"job stream: job types must have distinct names, received {', '.join(names)}")
+        if self.steps < 1:
+            raise InputError(f"job stream: training steps must be >= 1, received {self.steps}")
+        if self.contention not in ("none", "source", "pair"):
+            raise InputError(f"contention: expected none, source or pair, received '{self.contention}'")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the job types."""
+        return tuple(profile.name for profile in self.profiles)
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Degrees a policy may choose."""
+        return self.topology.degrees
+
+    def model_index(self, name: str) -> int:
+        """Return the index of a job type.
+
+        Raises
+        ------
+        InputError
+            If there is none of that name.
+        """
+        if name not in self.models:
+            raise InputError(f"model '{name}' is unknown; this stream has {', '.join(self.models)}")
+        return self.models.index(name)
+
+    @cached_property
+    def lookahead(self) -> dict[str, dict[int, float]]:
+        """Completion time of every (model, degree) in time units; degrees that do not fit are left out."""
+        scale = self.tick_seconds
+        return {
+            name: {u: int(t) * scale for u, t in zip(self.degrees, row, strict=True) if t >= 0}
+            for name, row in zip(self.models, self.arrays.least, strict=True)
+        }
+
+    @cached_property
+    def arrays(self) -> JobArrays:
+        """Everything the simulator needs, computed once."""
+        degrees = self.degrees
+        jct = self._completion_times()
+        least = np.where((jct < 0).any(axis=2), -1, jct.min(axis=2))
+        width = np.zeros(least.shape, dtype=np.int64)
+        splits, memory, parents = [], [], []
+        plan_ptr = np.zeros(len(self.profiles) + 1, dtype=np.int64)
+        sequential = np.zeros(len(self.profiles), dtype=np.int64)
+        for m, profile in enumerate(self.profiles):
+            counts = [split_counts(profile.forward * 1e3, u, self.config.rule, self.config.quantum) for u in degrees]
+            position = {op: i for i, op in enumerate(profile.order)}
+            for op in profile.order:
+                splits.append([row[op] for row in counts])
+                memory.append(float(profile.memory[op]))
+                parents.append([position[parent] for parent in profile.parents[op]])
+            plan_ptr[m + 1] = len(splits)
+            width[m] = degrees if self.config.rule == "uniform" else [max(row) for row in counts]
+            alone = float(profile.sequential) * self.config.time_scale * self.steps
+            # equal to the unsplit completion time to the last tick, so that a deadline of 1.0 can be met
+            one = degrees.index(1)
+            sequential[m] = least[m, one] if least[m, one] > 0 else to_ticks(alone, self.tick_seconds)
+        parent_ptr, parent = csr(parents)
+        blocks = self.topology.blocks
+        return JobArrays(
+            np.array(degrees, dtype=np.int64),
+            jct,
+            np.ascontiguousarray(least),
+            width,
+            sequential,
+            blocks.size_ptr,
+            blocks.server_ptr,
+            blocks.server,
+            blocks.shape,
+            self.config.rule == "uniform",
+            float(self.topology.memory),
+            plan_ptr,
+            np.array(splits, dtype=np.int64),
+            np.array(memory),
+            parent_ptr,
+            parent,
+        )
+
+    def _completion_times(self) -> NDArray[np.int64]:
+        """Return jct[M, D, C] in ticks."""
+        if self.contention == "none":
+            table = np.array(
+                [[step_time(p, u, self.topology, self.config).seconds for u in self.degrees] for p in self.profiles]
+            )[:, :, None]
+        else:
+            from placeopt.streams.contention import completion_table
+
+            table = completion_table(self.profiles, self.topology, self.config, self.contention)
+        ticks = np.full(table.shape, -1, dtype=np.int64)
+        fits = np.isfinite(table)
+        ticks[fits] = to_ticks(table[fits] * self.steps, self.tick_seconds, "job completion time")
+        return ticks
+
+
+@dataclass(frozen=True, eq=False)
+class JobStreamProblem:
+    """One stream of J jobs on a cluster.
+
+    Attributes
+    ----------
+    jobs : job types, topology and lookahead.
+    arrival, model, deadline : of each job; the deadline counts from the arrival.
+    horizon : end of the stream in ticks.
+    spec : how the stream was drawn, so that others can be drawn from the same distribution; None for a bare trace.
+    seed : seed of the draw.
+    """
+
+    name: str
+    jobs: JobTable
+    arrival: NDArray[np.int64]  # (J,) ticks
+    model: NDArray[np.int64]  # (J,) index of the job type
+    deadline: NDArray[np.int64]  # (J,) ticks
+    horizon: int  # ticks
+    spec: StreamSpec | None = None
+    seed: int = 0
+    objective: str = "blocking"
+
+    def __post_init__(self) -> None:
+        size = len(np.asarray(self.arrival))
+        if size == 0:
+            raise InputError(f"stream '{self.name}': expected at least one job, received none")
+        if self.objective not in OBJECTIVES:
+            raise InputError(f"stream '{self.name}': the objective must be blocking, received '{self.objective}'")
+        for key in ("arrival", "model", "deadline"):
+            object.__setattr__(self, key, int_array(getattr(self, key), (size,), key))
+        if int(self.arrival.min()) < 0:
+            job = int(np.argmax(self.arrival < 0))
+            raise InputError(f"stream '{self.name}': job {job} arrives at {self._units(self.arrival[job])}, before 0")
+        late = np.flatnonzero(np.diff(self.arrival) < 0)
+        if late.size:
+            job = int(late[0]) + 1
+            raise InputError(
+                f"stream '{self.name}': arrivals out of order: job {job} arrives at "
+                f"{self._units(self.arrival[job])}, job {job - 1} at {self._units(self.arrival[job - 1])}; sort them"
+            )
+        if int(self.deadline.min()) < 0:
+            job = int(np.argmax(self.deadline < 0))
+            raise InputError(f"stream '{self.name}': job {job} has a negative deadline")
+        if int(self.model.min()) < 0 or int(self.model.max()) >= len(self.jobs.profiles):
+            raise InputError(f"stream '{self.name}': model indices must be 0..{len(self.jobs.profiles) - 1}")
+        if self.horizon <= 0 or self.horizon >= MAX_SUM:
+            raise InputError(f"stream '{self.name}': the horizon must be positive, received {self.horizon} ticks")
+
+    def _units(self, ticks: int) -> str:
+        return f"{int(ticks) * self.tick_seconds:g}"
+
+    @property
+    def num_jobs(self) -> int:
+        """Number of arrivals."""
+        return len(self.arrival)
+
+    @property
+    def tick_seconds(self) -> float:
+        """Time units per tick."""
+        return self.jobs.tick_seconds
+
+    @cached_property
+    def arrays(self) -> StreamArrays:
+        """The arrivals as the simulator takes them."""
+        return StreamArrays(self.arrival, self.model, self.deadline, int(self.horizon))
+
+    @cached_property
+    def mean_gap(self) -> float:
+        """Mean ticks between arrivals."""
+        if self.num_jobs < 2 or self.arrival[-1] == self.arrival[0]:
+            return float(self.horizon)
+        return float(self.arrival[-1] - self.arrival[0]) / (self.num_jobs - 1)
+
+    @cached_property
+    def offered_load(self) -> float:
+        """Sequential work per server and time: 1 saturates a cluster that splits jobs without loss."""
+        work = float(self.jobs.arrays.sequential[self.model].astype(np.float64).sum())
+        return work / (self.num_jobs * self.mean_gap * self.jobs.topology.num_servers)
+
+    @cached_property
+    def hash(self) -> str:
+        """Digest of the arrivals and of everything the completion times depend on."""
+        digest = hashlib.sha256()
+        for array in (self.arrival, self.model, self.deadline, np.array([self.horizon]), self.jobs.arrays.jct):
+            digest.update(array.tobytes())
+        return digest.hexdigest()[:16]
+
+    def resample(self, seed: int) -> JobStreamProblem:
+        """Draw another stream from the same distribution.
+
+        A trace is resampled from its own jobs and gaps with replacement.
+        """
+        if self.spec is not None:
+            return self.spec.draw(self.jobs, seed)
+        rng = np.random.default_rng(seed)
+        pick = rng.integers(self.num_jobs, size=self.num_jobs)
+        gaps = np.diff(self.arrival, prepend=0)
+        gaps = np.concatenate([gaps[:1], rng.permutation(gaps[1:])])
+        return replace(
+            self, arrival=np.cumsum(gaps), model=self.model[pick], deadline=self.deadline[pick], seed=seed
+        )

@@ -1,0 +1,211 @@
+"""JobProfile: what one training step of a model costs, op by op, as a job stream needs it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.arrays import frozen
+from placeopt.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from placeopt.graph import OpGraph
+    from placeopt.instances.readers.pipedream_parser import PipedreamProfile
+
+PAC_ML_MODELS = ("alexnet", "resnet18", "squeezenet1_0", "vgg16", "gnmt")
+"""The five models of PAC-ML (Parsonson et al. 2023), measured by PipeDream."""
+
+
+@dataclass(frozen=True, eq=False)
+class JobProfile:
+    """Forward ops 0..V-1 of a model; op v has a backward op with the mirrored edges.
+
+    Ops are numbered by id; `order` is the breadth-first topological order in which ops are placed, `split_rank` the
+    order in which they are split (that of the lines of the file, ids by default), which decides whose bytes an edge
+    between two split ops carries.
+    """
+
+    name: str
+    forward: NDArray[np.float64]  # (V,) seconds
+    backward: NDArray[np.float64]  # (V,) seconds
+    memory: NDArray[np.float64]  # (V,) bytes: activation + parameters, of either copy
+    edges: NDArray[np.int64]  # (E, 2) source, target
+    split_rank: NDArray[np.int64] | None = None  # (V,)
+
+    def __post_init__(self) -> None:
+        size = len(self.forward)
+        if size == 0:
+            raise InputError(f"job type '{self.name}': expected at least one op, received none")
+        for key in ("forward", "backward", "memory"):
+            array = np.array(getattr(self, key), dtype=np.float64)
+            if array.shape != (size,):
+                raise InputError(f"job type '{self.name}': {key} must have {size} values, received {array.shape}")
+            if not np.isfinite(array).all() or (array < 0).any():
+                bad = int(np.argmax(~np.isfinite(array) | (array < 0)))
+                raise InputError(f"job type '{self.name}': {key}[{bad}] must be a number >= 0, received {array[bad]}")
+            object.__setattr__(self, key, frozen(array))
+        edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
+        if edges.size and (edges.min() < 0 or edges.max() >= size):
+            raise InputError(f"job type '{self.name}': an edge names an op outside 0..{size - 1}")
+        object.__setattr__(self, "edges", frozen(edges))
+        rank = np.arange(size) if self.split_rank is None else np.asarray(self.split_rank)
+        if sorted(rank.tolist()) != list(range(size)):
+            raise InputError(f"job type '{self.name}': split_rank must be a permutation of 0..{size - 1}")
+        object.__setattr__(self, "split_rank", frozen(rank.astype(np.int64)))
+        if not self.sequential > 0:
+            raise InputError(f"job type '{self.name}': all ops take no time, so that no deadline can be set")
+        if len(self.order) != size:
+            raise InputError(f"job type '{self.name}': the edges form a cycle")
+
+    @property
+    def num_ops(self) -> int:
+        """Number of forward ops."""
+        return len(self.forward)
+
+    @property
+    def rank(self) -> NDArray[np.int64]:
+        """(V,) position of each op in the order of splitting."""
+        assert self.split_rank is not None
+        return self.split_rank
+
+    @cached_property
+    def sequential(self) -> float:
+        """Seconds of one training step on one server."""
+        return float(self.forward.sum() + self.backward.sum())
+
+    @cached_property
+    def parents(self) -> tuple[tuple[int, ...], ...]:
+        """Parents of each op, in the order of the edges."""
+        return self._neighbours(0)
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Children of each op, in the order of the edges."""
+        return self._neighbours(1)
+
+    def _neighbours(self, column: int) -> tuple[tuple[int, ...], ...]:
+        lists: list[list[int]] = [[] for _ in range(self.num_ops)]
+        for edge in self.edges.tolist():
+            lists[edge[1 - column]].append(edge[column])
+        return tuple(map(tuple, lists))
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Breadth-first topological order (shorter than the ops if there is a cycle)."""
+        missing = [len(parents) for parents in self.parents]
+        sequence = [op for op in range(self.num_ops) if missing[op] == 0]
+        for op in sequence:
+            for child in self.children[op]:
+                missing[child] -= 1
+                if missing[child] == 0:
+                    sequence.append(child)
+        return tuple(sequence)
+
+    @cached_property
+    def hash(self) -> str:
+        """Digest of everything that a step time depends on (not of the name)."""
+        digest = hashlib.sha256()
+        for array in (self.forward, self.backward, self.memory, self.edges, self.rank):
+            digest.update(str(array.shape).encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()[:16]
+
+    def without_input(self) -> JobProfile:
+        """Return the profile with the ops that load data (no parent, no backward time) made free."""
+        source = np.array([not parents for parents in self.parents]) & (self.backward == 0)
+        return replace(self, forward=np.where(source, 0.0, self.forward))
+
+    @classmethod
+    def from_pipedream(cls, profile: PipedreamProfile) -> JobProfile:
+        """Return the job type of a PipeDream profile (milliseconds become seconds).
+
+        Raises
+        ------
+        InputError
+            If the ids are not 1..V: mirroring op i to 2V + 1 - i needs that.
+        """
+        ids = [node.node_id for node in profile.nodes]
+        if ids != list(range(1, len(ids) + 1)):
+            raise InputError(f"job type '{profile.name}': node ids must be 1..{len(ids)}, received {ids[0]}..{ids[-1]}")
+        rank = np.argsort(np.array(profile.file_order or ids, dtype=np.int64) - 1)
+        return cls(
+            profile.name,
+            np.array([node.forward for node in profile.nodes]) / 1e3,
+            np.array([node.backward for node in profile.nodes]) / 1e3,
+            np.array([node.activation + node.parameters for node in profile.nodes]),
+            np.array(profile.edges, dtype=np.int64).reshape(-1, 2) - 1,
+            rank,
+        )
+
+    @classmethod
+    def from_graph(cls, graph: OpGraph, *, backward_ratio: float = 2.0) -> JobProfile:
+        """Return the job type of any forward graph with measured times.
+
+        Parameters
+        ----------
+        graph : forward ops with one column of measured times; backward ops are dropped, because the model
+            mirrors the forward graph.
+        backward_ratio : time of a backward op relative to its forward op.
+
+        Raises
+        ------
+        InputError
+            If an op has no measured time.
+        """
+        keep = np.flatnonzero(~graph.backward)
+        if graph.measured.shape[1] == 0:
+            raise InputError(f"job type '{graph.name}': the graph has no measured times; give a profile")
+        times = graph.measured[keep, 0]
+        if (times < 0).any():
+            op = graph.op_names[int(keep[int(np.argmax(times < 0))])]
+            raise InputError(f"job type '{graph.name}': op '{op}' has no measured time for '{graph.measured_kinds[0]}'")
+        position = np.full(len(graph.op_names), -1, dtype=np.int64)
+        position[keep] = np.arange(len(keep))
+        memory = graph.resident[keep].astype(np.float64)
+        pairs: dict[tuple[int, int], None] = {}
+        for tensor, producer in enumerate(graph.producer.tolist()):
+            source = int(position[producer])
+            if source < 0:
+                continue
+            memory[source] += float(graph.tensor_bytes[tensor])
+            for op in graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist():
+                if position[op] >= 0:
+                    pairs[source, int(position[op])] = None
+        forward = times * graph.tick_seconds
+        edges = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+        return cls(graph.name, forward, forward * backward_ratio, memory, edges)
+
+
+def load_profiles(
+    folder: str | Path, models: Sequence[str] = PAC_ML_MODELS, *, zero_input: bool = False
+) -> tuple[JobProfile, ...]:
+    """Read the profiles ``MODEL.txt`` of a folder.
+
+    Raises
+    ------
+    InputError
+        If the folder or a model does not exist, or a file cannot be read.
+    """
+    from placeopt.instances.readers.pipedream_parser import read_pipedream
+
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"profiles '{folder}': no such folder; give the folder of the PipeDream profiles by --profiles")
+    found = []
+    for model in models:
+        path = folder / f"{model}.txt"
+        if not path.is_file():
+            known = ", ".join(sorted(p.stem for p in folder.glob("*.txt") if "license" not in p.stem.lower()))
+            raise InputError(f"model '{model}' is not among the profiles in '{folder}'; known: {known or 'none'}")
+        profile = JobProfile.from_pipedream(read_pipedream(path))
+        found.append(profile.without_input() if zero_input else profile)
+    return tuple(found)

@@ -1,0 +1,286 @@
+"""Running streams: one episode, or many on all cores, and the figures that describe them."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.arrays import frozen
+from placeopt.errors import InputError
+from placeopt.streams import kernels
+from placeopt.streams.kernels import CAUSES, PolicyArrays
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from placeopt.streams.problem import JobStreamProblem
+
+POLICY_KINDS = {
+    "max-degree": kernels.MAX_DEGREE,
+    "min-degree": kernels.MIN_DEGREE,
+    "constant-degree": kernels.CONSTANT,
+    "random-degree": kernels.RANDOM,
+    "feasible-first": kernels.FEASIBLE_FIRST,
+    "rollout": kernels.ROLLOUT,
+    "policy-degree": kernels.LOG_LINEAR,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class DegreePolicy:
+    """A rule that chooses a degree for each arriving job; a value that the simulator can run.
+
+    Attributes
+    ----------
+    name : a key of `POLICY_KINDS`.
+    degree : constant-degree only.
+    order : (models, degrees) indices of degrees, best first, padded with -1: feasible-first, the base of a rollout
+        and the seed of the log-linear policy.
+    fragmentation : feasible-first; weight of spoilt large blocks against one place in the order.
+    samples, depth, terminal : rollout; futures per decision, arrivals per future, and the price of work left at the
+        end of a future, in jobs per mean job area.
+    weights : log-linear policy; one per feature.
+    temperature : log-linear policy; 0 takes the best action.
+    """
+
+    name: str
+    degree: int = 0
+    order: NDArray[np.int64] | None = None
+    fragmentation: float = 0.0
+    samples: int = 8
+    depth: int = 20
+    terminal: float = 1.0
+    weights: NDArray[np.float64] | None = None
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name not in POLICY_KINDS:
+            raise InputError(f"degree policy: expected one of {', '.join(POLICY_KINDS)}, received '{self.name}'")
+        if self.name in ("feasible-first", "rollout", "policy-degree") and self.order is None:
+            raise InputError(f"degree policy '{self.name}' needs an order of degrees per model")
+        if self.order is not None:
+            object.__setattr__(self, "order", frozen(np.asarray(self.order, dtype=np.int64)))
+        if self.weights is not None:
+            object.__setattr__(self, "weights", frozen(np.asarray(self.weights, dtype=np.float64)))
+        if self.samples < 1 or self.depth < 0:
+            raise InputError("degree policy: samples must be >= 1 and depth >= 0")
+
+    def arrays(self, problem: JobStreamProblem, seed: int = 0) -> PolicyArrays:
+        """Return the policy as the kernels take it, for streams like `problem`.
+
+        Raises
+        ------
+        InputError
+            If the topology lacks the constant degree, or the order is for other models or degrees.
+        """
+        table = problem.jobs
+        shape = (len(table.profiles), len(table.degrees))
+        order = np.full(shape, -1, dtype=np.int64) if self.order is None else self.order
+        if order.shape != shape or order.max() >= shape[1]:
+            raise InputError(f"degree policy '{self.name}': the order must have shape {shape}, received {order.shape}")
+        constant = 0
+        if self.name == "constant-degree":
+            constant = table.topology.require_degree(self.degree)
+        size = kernels.num_features.py_func(shape[1])
+        weights = np.zeros(size) if self.weights is None else self.weights
+        if weights.shape != (size,):
+            raise InputError(f"degree policy '{self.name}': expected {size} weights, received {weights.shape}")
+        pool = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+        terminal = 0.0
+        if self.name == "rollout":
+            other = problem.resample(1_000_003 + seed)
+            gaps = np.diff(other.arrival) if other.num_jobs > 1 else np.array([int(problem.mean_gap)])
+            size = len(gaps)
+            pool = other.model[:size], other.deadline[:size], gaps
+            terminal = self.terminal / float(table.arrays.sequential[problem.model].mean())
+        return PolicyArrays(
+            POLICY_KINDS[self.name],
+            constant,
+            order,
+            float(self.fragmentation),
+            self.samples,
+            self.depth,
+            *(np.ascontiguousarray(array) for array in pool),
+            terminal,
+            problem.mean_gap,
+            weights,
+            float(self.temperature),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """What happened to every job of one stream under one policy."""
+
+    problem: JobStreamProblem
+    policy: DegreePolicy
+    seed: int
+    cause: NDArray[np.int8]  # (J,) index into CAUSES
+    degree: NDArray[np.int16]  # (J,) chosen degree, 0 where none
+    jct: NDArray[np.int64]  # (J,) ticks, 0 for a job that did not start
+    held: NDArray[np.int16]  # (J,) servers
+    servers: NDArray[np.bool_]  # (J, S), or (0, S) unless recorded
+
+    @property
+    def blocked(self) -> int:
+        """Number of blocked jobs."""
+        return int(np.count_nonzero(self.cause != kernels.COMPLETED))
+
+    @property
+    def blocking_rate(self) -> float:
+        """Blocked jobs over arrivals."""
+        return self.blocked / self.problem.num_jobs
+
+    @cached_property
+    def causes(self) -> dict[str, int]:
+        """Number of blocked jobs by cause."""
+        counts = np.bincount(self.cause, minlength=len(CAUSES))
+        return {name: int(counts[i]) for i, name in enumerate(CAUSES) if i != kernels.COMPLETED}
+
+    @property
+    def _done(self) -> NDArray[np.bool_]:
+        return self.cause == kernels.COMPLETED
+
+    @property
+    def mean_jct(self) -> float:
+        """Mean completion time of the completed jobs in time units (0 if there are none)."""
+        return float(self.jct[self._done].mean()) * self.problem.tick_seconds if self._done.any() else 0.0
+
+    @property
+    def mean_speedup(self) -> float:
+        """Mean of sequential time over completion time of the completed jobs."""
+        if not self._done.any():
+            return 0.0
+        sequential = self.problem.jobs.arrays.sequential[self.problem.model[self._done]]
+        return float((sequential / self.jct[self._done]).mean())
+
+    @property
+    def throughput(self) -> float:
+        """Offered throughput: sequential time of the completed jobs per time unit of the stream."""
+        sequential = self.problem.jobs.arrays.sequential[self.problem.model[self._done]]
+        return float(sequential.sum()) / self.problem.horizon
+
+    @property
+    def mean_degree(self) -> float:
+        """Mean degree of the completed jobs."""
+        return float(self.degree[self._done].mean()) if self._done.any() else 0.0
+
+    @property
+    def utilisation(self) -> float:
+        """Mean fraction of servers held by started jobs, up to the horizon."""
+        started = self.jct > 0
+        length = np.minimum(self.jct[started], self.problem.horizon - self.problem.arrival[started])
+        held = float((length.astype(np.float64) * self.held[started]).sum())
+        return held / (self.problem.horizon * self.problem.jobs.topology.num_servers)
+
+
+def simulate(
+    problem: JobStreamProblem, policy: DegreePolicy, *, seed: int = 0, record_servers: bool = False
+) -> Episode:
+    """Run one episode.
+
+    Parameters
+    ----------
+    seed : of the policy's own randomness; the stream is fixed by the problem.
+    record_servers : keep which servers each job held (pictures, traces).
+    """
+    arrays = policy.arrays(problem, seed)
+    size, num_servers = problem.num_jobs, problem.jobs.topology.num_servers
+    out = (
+        np.zeros(size, np.int8),
+        np.zeros(size, np.int16),
+        np.zeros(size, np.int64),
+        np.zeros(size, np.int16),
+        np.zeros((size if record_servers else 0, num_servers), np.bool_),
+    )
+    empty = np.zeros((0, 0, 0)), np.zeros((0, 0), np.bool_), np.zeros(0, np.int64)
+    kernels.run_episode(
+        problem.jobs.arrays,
+        problem.arrays,
+        arrays,
+        random_state(seed),
+        num_servers,
+        1 if record_servers else 0,
+        *out,
+        *empty,
+    )
+    return Episode(problem, policy, seed, *out)
+
+
+def simulate_many(
+    problems: Sequence[JobStreamProblem], policy: DegreePolicy, *, seed: int = 0, workers: int | None = None
+) -> list[Episode]:
+    """Run one episode on each problem, in threads (the kernels release the interpreter's lock).
+
+    The i-th episode uses seed + i, so that the result does not depend on the number of workers (None: all cores).
+    """
+    if not problems:
+        return []
+    jobs = [(problem, seed + i) for i, problem in enumerate(problems)]
+    first = simulate(jobs[0][0], policy, seed=jobs[0][1])  # compiles before the threads start
+    workers = workers or os.cpu_count() or 1
+    if workers == 1 or len(jobs) == 1:
+        return [first, *(simulate(problem, policy, seed=s) for problem, s in jobs[1:])]
+    with ThreadPoolExecutor(workers) as pool:
+        return [first, *pool.map(lambda job: simulate(job[0], policy, seed=job[1]), jobs[1:])]
+
+
+def random_state(seed: int) -> NDArray[np.uint64]:
+    """Return the random state of an episode (uint64[2], never all zero)."""
+    state = np.random.SeedSequence([seed, 0x5EED]).generate_state(2, np.uint64)
+    return state | np.uint64(1)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Figures of a policy over several episodes: means, and 95 % intervals of the mean blocking rate."""
+
+    policy: str
+    episodes: int
+    blocking_rate: float
+    ci95: tuple[float, float]
+    mean_jct: float  # time units
+    mean_speedup: float
+    throughput: float  # sequential time units per time unit
+    mean_degree: float
+    utilisation: float
+    causes: dict[str, float]  # blocking rate by cause
+
+    @classmethod
+    def of(cls, name: str, episodes: Sequence[Episode]) -> Summary:
+        """Summarise episodes of one policy."""
+        rates = np.array([episode.blocking_rate for episode in episodes])
+        jobs = sum(episode.problem.num_jobs for episode in episodes)
+        low, high = confidence_interval(rates)
+
+        def mean(key: str) -> float:
+            return float(np.mean([getattr(episode, key) for episode in episodes]))
+
+        causes = {name: sum(e.causes[name] for e in episodes) / jobs for name in episodes[0].causes}
+        figures = [mean(key) for key in ("mean_jct", "mean_speedup", "throughput", "mean_degree", "utilisation")]
+        return cls(name, len(episodes), float(rates.mean()), (low, high), *figures, causes)
+
+
+def confidence_interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean by Student's t; the mean itself for a single value."""
+    mean = float(values.mean())
+    if len(values) < 2:
+        return mean, mean
+    half = _student(len(values) - 1) * float(values.std(ddof=1)) / np.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def _student(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t (Cornish-Fisher expansion; exact values for few degrees)."""
+    exact = {1: 12.7062, 2: 4.3027, 3: 3.1824, 4: 2.7764, 5: 2.5706, 6: 2.4469, 7: 2.3646, 8: 2.3060, 9: 2.2622}
+    if freedom in exact:
+        return exact[freedom]
+    z = 1.959964
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -1,0 +1,318 @@
+"""Where streams come from: source strings, JSON or TOML descriptions and trace files.
+
+``stream:ramp?beta=A|B|C|D&rule=published|uniform&units=published|consistent&jobs=1001&seed=0`` is the published
+set-up; `StreamSpec` has every other parameter. A trace is a CSV with the header ``arrival,model,deadline`` (time
+units; the deadline counts from the arrival) or ``arrival,model,beta`` (deadline = beta * sequential time).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import tomllib
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from placeopt.arrays import to_ticks
+from placeopt.errors import InputError
+from placeopt.streams.lookahead import LookaheadConfig
+from placeopt.streams.problem import JobStreamProblem, JobTable
+from placeopt.streams.profiles import PAC_ML_MODELS, load_profiles
+from placeopt.streams.topology import RampTopology
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+BETAS = ("A", "B", "C", "D")
+_SKEW = {"B": 5.0, "C": 0.0, "D": -5.0}
+
+
+@lru_cache(maxsize=8)
+def beta_distribution(name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (values, probabilities) of a published distribution of deadline fractions.
+
+    A is uniform on 0.10, 0.11, .., 1.00. B, C and D are skew-normal with shape 5, 0 and -5: 50000 samples, shifted to
+    a minimum of 0, divided by the maximum, floored at 0.1, binned in 1000 bins whose right edges are rounded to two
+    digits (Parsonson et al. 2023). The samples are drawn with a fixed seed.
+    """
+    if name == "A":
+        values = np.round(np.arange(10, 101) / 100, 2)
+        return values, np.full(len(values), 1 / len(values))
+    if name not in _SKEW:
+        raise InputError(f"beta: expected one of {', '.join(BETAS)} or a number in (0, 1], received '{name}'")
+    rng = np.random.default_rng(0)
+    shape = _SKEW[name]
+    delta = shape / math.sqrt(1 + shape * shape)
+    samples = delta * np.abs(rng.standard_normal(50_000)) + math.sqrt(1 - delta**2) * rng.standard_normal(50_000)
+    samples -= samples.min()
+    samples = np.maximum(samples / samples.max(), 0.1)
+    counts, edges = np.histogram(samples, bins=1000)
+    values, inverse = np.unique(np.round(edges[1:], 2), return_inverse=True)
+    weights = np.bincount(inverse, weights=counts)
+    return values, weights / weights.sum()
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """How to draw a stream.
+
+    Attributes
+    ----------
+    beta : A, B, C or D, or a number: the deadline as a fraction of the sequential time.
+    jobs : number of arrivals.
+    arrivals : "fixed" (every `interval`) or "poisson" (with that mean).
+    interval : time units between arrivals; None is 1000 in published units and 1 in consistent units.
+    horizon : time units; None is `interval` * (jobs - 1).
+    models : job types; equal numbers of each, drawn without replacement.
+    """
+
+    beta: str = "A"
+    jobs: int = 1001
+    arrivals: str = "fixed"
+    interval: float | None = None
+    horizon: float | None = None
+    models: tuple[str, ...] = PAC_ML_MODELS
+    name: str = "ramp"
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise InputError(f"stream '{self.name}': jobs must be >= 1, received {self.jobs}")
+        if self.arrivals not in ("fixed", "poisson"):
+            raise InputError(f"stream '{self.name}': arrivals must be fixed or poisson, received '{self.arrivals}'")
+        for key in ("interval", "horizon"):
+            value = getattr(self, key)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InputError(f"stream '{self.name}': {key} must be a positive time, received {value}")
+        self.betas()
+
+    def betas(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return (values, probabilities) of the deadline fractions."""
+        try:
+            value = float(self.beta)
+        except ValueError:
+            return beta_distribution(self.beta)
+        if not 0 < value <= 10:
+            raise InputError(f"stream '{self.name}': beta must be A, B, C, D or a number > 0, received {self.beta}")
+        return np.array([value]), np.ones(1)
+
+    def gap(self, table: JobTable) -> float:
+        """Return the (mean) time units between arrivals."""
+        if self.interval is not None:
+            return self.interval
+        return 1000.0 if table.config.units == "published" else 1.0
+
+    def draw(self, table: JobTable, seed: int) -> JobStreamProblem:
+        """Draw a stream."""
+        rng = np.random.default_rng(seed)
+        size, kinds = self.jobs, len(table.profiles)
+        model = rng.permutation(np.tile(np.arange(kinds), -(-size // kinds)))[:size]
+        values, weights = self.betas()
+        beta = rng.choice(values, size=size, p=weights)
+        gap = self.gap(table)
+        if self.arrivals == "fixed":
+            arrival = np.arange(size) * gap
+        else:
+            arrival = np.concatenate([[0.0], np.cumsum(rng.exponential(gap, size - 1))])
+        horizon = self.horizon if self.horizon is not None else gap * max(1, size - 1)
+        sequential = table.arrays.sequential[model]
+        return JobStreamProblem(
+            name=f"{self.name}-{self.beta}-{table.config.rule}-{table.config.units}",
+            jobs=table,
+            arrival=to_ticks(arrival, table.tick_seconds, "arrival"),
+            model=model,
+            deadline=np.floor(beta * sequential + 0.5).astype(np.int64),
+            horizon=int(to_ticks(horizon, table.tick_seconds, "horizon")),
+            spec=self,
+            seed=seed,
+        )
+
+
+def load_stream(source: str | Path | Mapping[str, Any], *, profiles: str | Path | None = None, seed: int | None = None) -> JobStreamProblem:  # fmt: skip
+    """Return the stream that `source` describes.
+
+    Parameters
+    ----------
+    source : ``stream:ramp?key=value&...``, the path of a .json, .toml or .csv file, or a mapping. Keys are the fields
+        of `StreamSpec`, `LookaheadConfig` and `RampTopology`, and `steps`, `contention`, `zero_input`, `seed`,
+        `profiles` and `trace` (a CSV beside the description).
+    profiles : folder of the PipeDream profiles; required unless the description names one.
+    seed : replaces the seed of the source.
+
+    Raises
+    ------
+    InputError
+        One line, for anything that is unknown, missing or out of range.
+    """
+    folder = Path()
+    if isinstance(source, str) and source.startswith("stream:"):
+        options: dict[str, Any] = _parse_query(source)
+    elif isinstance(source, (str, Path)):
+        path = Path(source)
+        folder = path.parent
+        options = {"trace": path.name} if path.suffix == ".csv" else _read_description(path)
+    else:
+        options = dict(source)
+    return _build(options, folder, profiles, seed)
+
+
+def _parse_query(source: str) -> dict[str, Any]:
+    kind, _, query = source.removeprefix("stream:").partition("?")
+    if kind != "ramp":
+        raise InputError(f"stream '{source}': expected stream:ramp?..., received stream:{kind}")
+    options: dict[str, Any] = {}
+    for item in query.split("&") if query else []:
+        pairs = parse_qsl(item, keep_blank_values=True)
+        if len(pairs) != 1 or "=" not in item:
+            raise InputError(f"stream '{source}': expected key=value, received '{item}'")
+        if pairs[0][0] in options:
+            raise InputError(f"stream '{source}': {pairs[0][0]} is given twice")
+        options[pairs[0][0]] = pairs[0][1]
+    return options
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"stream '{path}' cannot be read: {error}") from error
+    try:
+        options = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"stream '{path}' is not valid {path.suffix.lstrip('.').upper() or 'JSON'}: {error}") from error
+    if not isinstance(options, dict):
+        raise InputError(f"stream '{path}': expected an object of options, received {type(options).__name__}")
+    return options
+
+
+_FLAT: dict[str, str] = {
+    **{f.name: "spec" for f in fields(StreamSpec)},
+    **{f.name: "config" for f in fields(LookaheadConfig)},
+    **{f.name: "topology" for f in fields(RampTopology)},
+    **dict.fromkeys(("steps", "contention"), "table"),
+    **dict.fromkeys(("zero_input", "seed", "profiles", "trace"), "other"),
+}
+_INTS = ("jobs", "groups", "racks", "servers", "memory", "max_degree", "steps", "seed")
+_FLOATS = ("interval", "horizon", "bandwidth", "propagation", "io_latency", "memory_frequency", "peak_flops", "quantum")
+
+
+def _convert(key: str, value: Any) -> Any:
+    """Return the value of an option in its type."""
+    where = f"stream option {key}"
+    try:
+        if key in _INTS:
+            number = float(value)
+            if isinstance(value, bool) or number != int(number):
+                raise ValueError
+            return int(number)
+        if key in _FLOATS:
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        kind = "a whole number" if key in _INTS else "a number"
+        raise InputError(f"{where}: expected {kind}, received '{value}'") from None
+    if key == "zero_input":
+        if str(value).lower() not in ("true", "false", "1", "0"):
+            raise InputError(f"{where}: expected true or false, received '{value}'")
+        return str(value).lower() in ("true", "1")
+    if key == "models":
+        names = value.split(",") if isinstance(value, str) else value
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+            raise InputError(f"{where}: expected a list of names, received '{value}'")
+        return tuple(names)
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        raise InputError(f"{where}: expected a text, received '{value}'")
+    return str(value)
+
+
+def _build(options: dict[str, Any], folder: Path, profiles: str | Path | None, seed: int | None) -> JobStreamProblem:
+    parts: dict[str, dict[str, Any]] = {"spec": {}, "config": {}, "topology": {}, "table": {}, "other": {}}
+    flat: dict[str, Any] = {}
+    for key, value in options.items():
+        nested = isinstance(value, dict) and key in ("topology", "stream", "lookahead")
+        flat.update(value if nested else {key: value})
+    for key, value in flat.items():
+        if key not in _FLAT:
+            raise InputError(f"stream option '{key}' is not known; known: {', '.join(sorted(_FLAT))}")
+        parts[_FLAT[key]][key] = _convert(key, value)
+    other = parts["other"]
+    if profiles is None:
+        if "profiles" not in other:
+            raise InputError("a job stream needs measured profiles: give their folder by --profiles DIR")
+        profiles = folder / other["profiles"]
+    spec = StreamSpec(**parts["spec"])
+    trace = _read_trace(folder / other["trace"]) if "trace" in other else None
+    if trace is not None and "models" not in parts["spec"]:
+        spec = replace(spec, models=tuple(dict.fromkeys(row.model for row in trace)))
+    types = load_profiles(profiles, spec.models, zero_input=other.get("zero_input", False))
+    table = JobTable(types, RampTopology(**parts["topology"]), LookaheadConfig(**parts["config"]), **parts["table"])
+    draw = seed if seed is not None else other.get("seed", 0)
+    if draw < 0:
+        raise InputError(f"stream option seed: expected a whole number >= 0, received {draw}")
+    return spec.draw(table, draw) if trace is None else _trace_problem(trace, table, spec, Path(other["trace"]).stem)
+
+
+@dataclass(frozen=True)
+class _Row:
+    arrival: float
+    model: str
+    deadline: float
+    relative: bool = field(default=False)  # the deadline is a fraction of the sequential time
+
+
+def _read_trace(path: Path) -> list[_Row]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            header = [name.strip() for name in reader.fieldnames or ()]
+            if header not in (["arrival", "model", "deadline"], ["arrival", "model", "beta"]):
+                raise InputError(
+                    f"trace '{path}': expected the header arrival,model,deadline or arrival,model,beta, "
+                    f"received '{','.join(header)}'"
+                )
+            reader.fieldnames = header
+            rows = [_row(line, header[2], f"trace '{path}', line {i}") for i, line in enumerate(reader, start=2)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"trace '{path}' cannot be read: {error}") from error
+    if not rows:
+        raise InputError(f"trace '{path}': expected at least one job, received none")
+    for i, (before, after) in enumerate(zip(rows, rows[1:], strict=False), start=3):
+        if after.arrival < before.arrival:
+            raise InputError(
+                f"trace '{path}', line {i}: arrivals out of order: {after.arrival:g} after {before.arrival:g}; sort them"
+            )
+    return rows
+
+
+def _row(line: dict[str, Any], last: str, where: str) -> _Row:
+    values = []
+    for key in ("arrival", last):
+        try:
+            value = float(line[key])
+        except (TypeError, ValueError):
+            raise InputError(f"{where}: {key} must be a number, received '{line[key]}'") from None
+        if not math.isfinite(value) or value < 0:
+            raise InputError(f"{where}: {key} must be a time >= 0, received {line[key]}")
+        values.append(value)
+    if not line["model"] or None in line:
+        raise InputError(f"{where}: expected three columns arrival,model,{last}")
+    return _Row(values[0], line["model"].strip(), values[1], last == "beta")
+
+
+def _trace_problem(rows: list[_Row], table: JobTable, spec: StreamSpec, name: str) -> JobStreamProblem:
+    model = np.array([table.model_index(row.model) for row in rows])
+    fraction = np.array([row.deadline for row in rows])
+    if rows[0].relative:
+        deadline = np.floor(fraction * table.arrays.sequential[model] + 0.5).astype(np.int64)
+    else:
+        deadline = to_ticks(fraction, table.tick_seconds, "deadline")
+    arrival = to_ticks([row.arrival for row in rows], table.tick_seconds, "arrival")
+    end = int((arrival + deadline).max())
+    horizon = end if spec.horizon is None else int(to_ticks(spec.horizon, table.tick_seconds, "horizon"))
+    return JobStreamProblem(name, table, arrival, model, deadline, max(1, horizon))

@@ -1,0 +1,184 @@
+"""Splitting a job: how often each op is split, where its sub-ops go, and what its edges carry.
+
+With degree u, an op is split s = max(1, min(2 * ceil(ceil(forward / q) / 2), u)) ways under the rule ``published``
+(Parsonson et al. 2023, section on SiP-ML-style partitioning; q is the smallest worthwhile run time) and u ways under
+``uniform``; ops of zero cost stay whole. Sub-ops take 1/s of compute and memory; op v's backward op copies its split.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.arrays import frozen
+from placeopt.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.streams.profiles import JobProfile
+    from placeopt.streams.topology import RampTopology
+
+RULES = ("published", "uniform")
+
+
+def split_counts(
+    forward: NDArray[np.float64], degree: int, rule: str, quantum: float = 0.01
+) -> tuple[int, ...]:
+    """Return how many ways each op is split.
+
+    Parameters
+    ----------
+    forward : times of the forward ops in the unit of `quantum` (milliseconds in the published set-up).
+    degree : u.
+    rule : "published" or "uniform".
+    quantum : q, a multiple of which each sub-op should run (published rule only).
+    """
+    if rule not in RULES:
+        raise InputError(f"split rule: expected one of {', '.join(RULES)}, received '{rule}'")
+    if rule == "uniform":
+        return tuple(degree if time > 0 else 1 for time in forward.tolist())
+    return tuple(max(1, min(2 * math.ceil(math.ceil(time / quantum) / 2), degree)) for time in forward.tolist())
+
+
+@dataclass(frozen=True, eq=False)
+class SplitJob:
+    """A job split with one degree and placed on servers (counted from the first free one of an empty cluster).
+
+    Sub-ops are numbered op by op, forward ops first: op v has ``splits[v]`` sub-ops from ``first[v]``; its backward
+    sub-ops are from ``first[V + v]`` on. Edges come in groups: all out-edges of a forward op, all in-edges of a
+    backward op other than synchronisation, and each pair of synchronised sub-ops.
+    """
+
+    splits: tuple[int, ...]
+    servers: tuple[tuple[int, ...], ...]  # of each op, one server per sub-op
+    first: NDArray[np.int64]  # (2 V + 1,)
+    server: NDArray[np.int64]  # (num_subops,)
+    compute: NDArray[np.float64]  # (num_subops,) seconds
+    source: NDArray[np.int64]  # (num_edges,) sub-op
+    target: NDArray[np.int64]  # (num_edges,) sub-op
+    size: NDArray[np.float64]  # (num_edges,) bytes
+    group: NDArray[np.int64]  # (num_edges,) collective candidate, -1 for an edge that is always one-to-one
+    sync: NDArray[np.bool_]  # (num_edges,) whether it synchronises two sub-ops of one backward op
+
+    @property
+    def num_servers(self) -> int:
+        """Number of distinct servers that the job holds."""
+        return len({server for row in self.servers for server in row})
+
+
+def place_on_empty(
+    profile: JobProfile, splits: tuple[int, ...], degree: int, rule: str, topology: RampTopology
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return the servers of each op on an empty cluster, None where an op does not fit.
+
+    Under ``published`` each op reuses a parent's servers if those are as many as its sub-ops and have the memory
+    together, else takes the first fitting block. Under ``uniform`` the job takes one block of `degree` servers and
+    unsplit ops stay inside it.
+    """
+    free = [float(topology.memory)] * topology.num_servers
+    placed: dict[int, tuple[int, ...]] = {}
+    if rule == "uniform":
+        rows = topology.blocks.size_ptr
+        block = _block(topology, int(rows[degree]))
+    for op in profile.order:
+        count, need = splits[op], float(profile.memory[op])
+        found: tuple[int, ...] | None = None
+        for parent in profile.parents[op]:
+            servers = placed[parent]
+            if len(servers) == count and sum(free[server] for server in servers) >= need:
+                found = servers
+                break
+        if found is None and rule == "uniform":
+            options = [block] if count == degree else [(server,) for server in block]
+            found = next((o for o in options if all(free[s] >= need / count for s in o)), None)
+        elif found is None:
+            found = _first_fit(topology, count, need / count, free)
+        if found is None:
+            return None
+        for server in found:
+            free[server] -= need / count
+        placed[op] = found
+    return tuple(placed[op] for op in range(profile.num_ops))
+
+
+def _block(topology: RampTopology, row: int) -> tuple[int, ...]:
+    blocks = topology.blocks
+    return tuple(blocks.server[blocks.server_ptr[row] : blocks.server_ptr[row + 1]].tolist())
+
+
+def _first_fit(topology: RampTopology, size: int, need: float, free: list[float]) -> tuple[int, ...] | None:
+    rows = topology.blocks.size_ptr
+    if size + 1 >= len(rows):
+        return None
+    for row in range(int(rows[size]), int(rows[size + 1])):
+        block = _block(topology, row)
+        if all(free[server] >= need for server in block):
+            return block
+    return None
+
+
+def split_job(profile: JobProfile, splits: tuple[int, ...], servers: tuple[tuple[int, ...], ...]) -> SplitJob:
+    """Build the split graph of one training step.
+
+    Ops are split one after the other in the order of `split_rank`, so that an edge between two split ops carries the
+    bytes of the op split first, over the product of both splits; an edge with one split end X carries the bytes of
+    the *other* end over X's split; an unsplit edge carries its source's bytes.
+    """
+    num_ops = profile.num_ops
+    count = np.array(splits, dtype=np.int64)
+    first = np.zeros(2 * num_ops + 1, dtype=np.int64)
+    first[1:] = np.cumsum(np.concatenate([count, count]))
+    server = np.array([s for row in servers + servers for s in row], dtype=np.int64)
+    compute = np.concatenate(
+        [np.repeat(profile.forward / count, count), np.repeat(profile.backward / count, count)]
+    )
+    memory, rank = profile.memory, profile.rank
+    parts: list[tuple[NDArray[np.int64], NDArray[np.int64], float, int, bool]] = []
+
+    def connect(a: int, b: int, size: float, group: int, sync: bool = False) -> None:
+        """Add the edges between all sub-ops of node a and all of node b (nodes count forward ops, then backward)."""
+        source = np.repeat(np.arange(first[a], first[a + 1]), first[b + 1] - first[b])
+        target = np.tile(np.arange(first[b], first[b + 1]), int(first[a + 1] - first[a]))
+        parts.append((source, target, size, group, sync))
+
+    def carried(u: int, v: int, source: int) -> float:
+        su, sv = splits[u], splits[v]
+        if su > 1 and sv > 1:
+            return float(memory[u if rank[u] < rank[v] else v]) / (su * sv)
+        if su > 1:
+            return float(memory[v]) / su
+        return float(memory[u]) / sv if sv > 1 else float(memory[source])
+
+    for u, v in profile.edges.tolist():
+        split = splits[u] > 1
+        connect(u, v, carried(u, v, u), 2 * u if split else -1)
+        connect(num_ops + v, num_ops + u, carried(u, v, v), 2 * u + 1 if split else -1)
+    last = num_ops - 1
+    split = splits[last] > 1
+    join = float(memory[last]) / (splits[last] ** 2)
+    connect(last, num_ops + last, join, 2 * last if split else -1)
+    group = 2 * num_ops
+    for u in range(num_ops):
+        base = int(first[num_ops + u])
+        for i in range(splits[u]):
+            for j in range(i):
+                pair = np.array([base + i, base + j])
+                parts.append((pair, pair[::-1], float(memory[u]) / splits[u], group, True))
+                group += 1
+    lengths = [len(part[0]) for part in parts]
+    return SplitJob(
+        splits,
+        servers,
+        frozen(first),
+        frozen(server),
+        frozen(compute),
+        frozen(np.concatenate([part[0] for part in parts])),
+        frozen(np.concatenate([part[1] for part in parts])),
+        frozen(np.repeat([part[2] for part in parts], lengths)),
+        frozen(np.repeat([part[3] for part in parts], lengths)),
+        frozen(np.repeat([part[4] for part in parts], lengths)),
+    )

@@ -1,0 +1,158 @@
+"""RAMP clusters: servers on a grid of communication groups, racks and positions, and the blocks a split op fits.
+
+A server has the coordinates (group, rack, position); its index is (group * racks + rack) * positions + position.
+An op split s ways occupies a *block* of s servers: a box of one of the shapes that keep collectives symmetric
+(section "Placement" of the job-stream model; Ottino et al., RAMP, 2022). Shapes are tried in the order of
+`block_shapes`, origins by group, rack, position.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.arrays import MAX_SUM, csr
+from placeopt.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Blocks(NamedTuple):
+    """Every block of every size, in the order in which first fit tries them.
+
+    The blocks of size s are rows ``size_ptr[s] .. size_ptr[s + 1]``; the servers of row b are
+    ``server[server_ptr[b] : server_ptr[b + 1]]``.
+    """
+
+    size_ptr: NDArray[np.int64]  # (max_size + 2,)
+    server_ptr: NDArray[np.int64]  # (num_blocks + 1,)
+    server: NDArray[np.int64]  # (sum of sizes,) server index
+    shape: NDArray[np.int64]  # (num_blocks,) index of the shape, counted within its size
+
+
+@dataclass(frozen=True)
+class RampTopology:
+    """A grid of identical servers, each pair connected.
+
+    Attributes
+    ----------
+    groups, racks, servers : communication groups, racks per group, servers per rack.
+    memory : bytes of one server.
+    bandwidth : what one server sends per second over all its transceivers, in bytes (1.6 Tb/s = 2e11 B/s; the
+        published simulator takes the number of bits for a number of bytes).
+    propagation, io_latency : seconds; a transfer pays the first once and the second twice.
+    memory_frequency, peak_flops : bytes and operations per second of a server adding up a collective.
+    max_degree : largest degree that policies may choose.
+    """
+
+    groups: int = 4
+    racks: int = 4
+    servers: int = 2
+    memory: int = 80_000_000_000
+    bandwidth: float = 2e11
+    propagation: float = 50e-9
+    io_latency: float = 100e-9
+    memory_frequency: float = 2e12
+    peak_flops: float = 130e12
+    max_degree: int = 16
+
+    def __post_init__(self) -> None:
+        for key in ("groups", "racks", "servers", "max_degree"):
+            value = getattr(self, key)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"topology: {key} must be a whole number >= 1, received {value}")
+        if self.num_servers > 4096:
+            raise InputError(f"topology: at most 4096 servers are supported, received {self.num_servers}")
+        if not 0 < self.memory < MAX_SUM:
+            raise InputError(f"topology: memory must be in 1..2^62 bytes, received {self.memory}")
+        for key in ("bandwidth", "memory_frequency", "peak_flops"):
+            value = getattr(self, key)
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"topology: {key} must be a positive number, received {value}")
+        for key in ("propagation", "io_latency"):
+            value = getattr(self, key)
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"topology: {key} must be a number >= 0, received {value}")
+
+    @property
+    def num_servers(self) -> int:
+        """Number of servers of the grid."""
+        return self.groups * self.racks * self.servers
+
+    @property
+    def channel_bandwidth(self) -> float:
+        """Bytes per second between two servers: the transceivers are shared out over the groups."""
+        return self.bandwidth / self.groups
+
+    def index(self, group: int, rack: int, position: int) -> int:
+        """Return the index of the server at these coordinates."""
+        return (group * self.racks + rack) * self.servers + position
+
+    @cached_property
+    def coordinates(self) -> NDArray[np.int64]:
+        """(num_servers, 3) group, rack and position of each server."""
+        grid = np.indices((self.groups, self.racks, self.servers)).reshape(3, -1).T
+        return np.ascontiguousarray(grid, dtype=np.int64)
+
+    def block_shapes(self, size: int) -> tuple[tuple[int, int, int], ...]:
+        """Return the shapes (groups, racks, positions) of blocks of `size` servers, in the order they are tried.
+
+        For factor pairs (a, b) of the size, a descending: (sqrt a, sqrt a, b) when a is a square, then (a, 1, b)
+        and (a, b, 1); last (size, 1, 1). Shapes larger than the grid are left out.
+        """
+        shapes: list[tuple[int, int, int]] = []
+        for a in range(size, 0, -1):
+            if size % a:
+                continue
+            b = size // a
+            root = math.isqrt(a)
+            if root * root == a:
+                shapes.append((root, root, b))
+            if a <= min(self.groups, self.racks) and b <= self.servers:
+                shapes += [(a, 1, b), (a, b, 1)]
+        shapes.append((size, 1, 1))
+        fits = [s for s in shapes if s[0] <= self.groups and s[1] <= self.racks and s[2] <= self.servers]
+        return tuple(dict.fromkeys(fits))
+
+    @cached_property
+    def degrees(self) -> tuple[int, ...]:
+        """Degrees that policies may choose: 1 and the even numbers up to `max_degree` that have a block."""
+        limit = min(self.max_degree, self.num_servers)
+        return tuple(u for u in range(1, limit + 1) if (u == 1 or u % 2 == 0) and self.block_shapes(u))
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """Blocks of all sizes up to the largest degree, in the order of first fit."""
+        rows: list[list[int]] = []
+        shape: list[int] = []
+        pointer = [0, 0]
+        for size in range(1, max(self.degrees) + 1):
+            for number, (c, r, s) in enumerate(self.block_shapes(size)):
+                for i in range(self.groups - c + 1):
+                    for j in range(self.racks - r + 1):
+                        for k in range(self.servers - s + 1):
+                            box = np.indices((c, r, s)).reshape(3, -1).T + (i, j, k)
+                            rows.append([self.index(*map(int, server)) for server in box])
+                            shape.append(number)
+            pointer.append(len(rows))
+        server_ptr, server = csr(rows)
+        return Blocks(np.array(pointer, dtype=np.int64), server_ptr, server, np.array(shape, dtype=np.int64))
+
+    def require_degree(self, degree: int, what: str = "degree") -> int:
+        """Return the index of `degree` among `degrees`.
+
+        Raises
+        ------
+        InputError
+            If the topology has no block of that many servers, or policies may not choose it.
+        """
+        if degree not in self.degrees:
+            known = ", ".join(map(str, self.degrees))
+            grid = f"{self.groups}x{self.racks}x{self.servers}"
+            raise InputError(f"{what} {degree} does not exist on the {grid} grid; choose one of {known}")
+        return self.degrees.index(degree)
