@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from placeopt.solution import Budget, Placement, Result
 from placeopt.solver import OnProgress, Solver, make_solver, specs
 
 if TYPE_CHECKING:
+    from placeopt.bounds import BoundReport
     from placeopt.cluster import Cluster
 
 DEFAULT_SECONDS = 10.0
@@ -142,6 +144,10 @@ def solve(
     initial : a solution to start from; the result is never worse.
     on_progress : called with a Progress (time, evaluations, incumbent, bound) while the solver runs.
     options : fields of the named solver, for instance `num_workers=2`.
+
+    Returns
+    -------
+    The solver's Result; for placements, with the quick combinatorial bounds where the solver proved less.
     """
     kind = problem_kind(problem)
     if solver is None:
@@ -156,7 +162,26 @@ def solve(
     budget = Budget(seconds, evaluations, target)
     if budget.seconds is None and budget.evaluations is None:
         budget = Budget(DEFAULT_SECONDS, None, target)
-    return solver.solve(problem, budget, seed=seed, initial=initial, on_progress=on_progress)
+    result = solver.solve(problem, budget, seed=seed, initial=initial, on_progress=on_progress)
+    if kind == "placement" and result.solution is not None and result.status != "optimal":
+        from placeopt.bounds import bound
+
+        result = with_bound(result, bound(problem, seconds=0.0))
+    return result
+
+
+def with_bound(result: Result[Any], report: BoundReport) -> Result[Any]:
+    """Return the result with the lower bound of `report` where that is better."""
+    if report.value <= result.lower_bound:
+        return result
+    proved = result.objective is not None and result.objective <= report.value
+    return replace(
+        result,
+        lower_bound=report.value,
+        bound_method=report.method,
+        status="optimal" if proved else result.status,
+        stop_reason="proved" if proved and result.stop_reason == "converged" else result.stop_reason,
+    )
 
 
 def problem_kind(problem: Any) -> str:

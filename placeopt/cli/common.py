@@ -1,0 +1,164 @@
+"""What the commands share: options, loading, tables and numbers for people."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from placeopt.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from placeopt.cluster import Cluster
+    from placeopt.graph import OpGraph
+    from placeopt.problem import PlacementProblem
+
+Source = Annotated[str, typer.Argument(help="File, onnx:NAME or gen:NAME?key=value.", show_default=False)]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", "-c", help="4xA100, cpu+gpu, uniform:4, FILE.toml; see 'placeopt clusters'.")
+]
+Format = Annotated[str | None, typer.Option("--format", help="Reader to use instead of the detected one.")]
+Dim = Annotated[list[str] | None, typer.Option("--dim", help="Fix a symbolic ONNX dimension: NAME=VALUE. Repeatable.")]
+Training = Annotated[bool, typer.Option("--training", help="Derive the backward graph.")]
+Objective = Annotated[str, typer.Option("--objective", help="makespan, period or latency.")]
+Memory = Annotated[str | None, typer.Option("--memory", help="static (resident bytes) or peak (and live tensors).")]
+Contiguity = Annotated[str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")]
+Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")]
+Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Latency: convex slots per accelerator.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Seconds = Annotated[float, typer.Option("--seconds", "-t", min=0, help="Time limit.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed and evaluation budget, same answer.")]
+
+
+def dims(values: list[str] | None) -> dict[str, int]:
+    """Return the dimensions of --dim NAME=VALUE."""
+    found: dict[str, int] = {}
+    for value in values or []:
+        name, equals, number = value.partition("=")
+        if not (name and equals and number.isdigit() and int(number) > 0):
+            raise InputError(f"--dim: expected NAME=VALUE with a positive whole number, received '{value}'")
+        found[name] = int(number)
+    return found
+
+
+def options(values: list[str] | None) -> dict[str, Any]:
+    """Return the options of --option KEY=VALUE; values are read as JSON where that works, else as text."""
+    found: dict[str, Any] = {}
+    for value in values or []:
+        key, equals, text = value.partition("=")
+        if not (key and equals):
+            raise InputError(f"--option: expected KEY=VALUE, received '{value}'")
+        try:
+            found[key.replace("-", "_")] = json.loads(text)
+        except json.JSONDecodeError:
+            found[key.replace("-", "_")] = text
+    return found
+
+
+def reader_options(dim: list[str] | None) -> dict[str, Any]:
+    """Return the reader options of the command line."""
+    return {"dims": dims(dim)} if dim else {}
+
+
+def load_problem(
+    source: str,
+    cluster: str | None,
+    *,
+    objective: str | None = None,
+    format: str | None = None,
+    training: bool = False,
+    dim: list[str] | None = None,
+    **fields: Any,
+) -> PlacementProblem:
+    """Load the problem that the options describe."""
+    from placeopt.api import load
+
+    return load(
+        source, cluster, objective=objective, format=format, training=training, **reader_options(dim),
+        **{key: value for key, value in fields.items() if value is not None},
+    )  # fmt: skip
+
+
+def load_graph(
+    source: str, *, format: str | None, training: bool, dim: list[str] | None
+) -> tuple[OpGraph, Cluster | None]:
+    """Load the graph of a source."""
+    from placeopt.api import load_graph as load
+
+    return load(source, format=format, training=training, **reader_options(dim))
+
+
+def console() -> Console:
+    """Return a console for people: plain text, and as wide as needed, when it is not a terminal."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False)
+
+
+def print_json(data: dict[str, Any]) -> None:
+    """Print one JSON object, with NaN and infinity as null."""
+    sys.stdout.write(json.dumps(_clean(data), ensure_ascii=False) + "\n")
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _clean(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def time_text(ticks: float | None, tick_seconds: float) -> str:
+    """Return ticks as a time for people, in four digits."""
+    if ticks is None:
+        return "-"
+    seconds = ticks * tick_seconds
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
+        if seconds >= size or unit == "ns":
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds:.4g} s"
+
+
+def bytes_text(size: float) -> str:
+    """Return a number of bytes for people."""
+    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size >= scale:
+            return f"{size / scale:.4g} {unit}"
+    return f"{size:.0f} B"
+
+
+def count_text(value: float) -> str:
+    """Return a large number with a decimal prefix."""
+    for unit, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.4g} {unit}"
+    return f"{value:.4g}"
+
+
+def percent(gap: float | None) -> str:
+    """Return a gap for people: "0 (optimal)" is said by the status, not here."""
+    return "-" if gap is None else f"{100 * gap:.2f} %"
+
+
+def out_folder(out: Path | None) -> Path | None:
+    """Make the output folder now, so that a wrong path is known before the work is done."""
+    if out is None:
+        return None
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".placeopt"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"--out '{out}': cannot write there: {error.strerror or error}") from error
+    return out

@@ -1,0 +1,42 @@
+"""`placeopt convert`: from any graph that can be read to any format that can be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from placeopt.cli import common
+
+
+def convert_command(
+    source: common.Source,
+    out: Annotated[Path, typer.Argument(help="File to write; its suffix chooses the format.", show_default=False)],
+    to: Annotated[str | None, typer.Option("--to", help="json, dot, graphml, csv or stg.")] = None,
+    cluster: common.ClusterOption = None,
+    format: common.Format = None,
+    training: common.Training = False,
+    dim: common.Dim = None,
+    json: common.Json = False,
+) -> None:
+    """Convert a computation graph; with --cluster, write the placement problem (JSON).
+
+    Example: `placeopt convert onnx:resnet50 resnet50.json`
+    """
+    from placeopt.serialize import save
+
+    if cluster is not None:
+        problem = common.load_problem(source, cluster, format=format, training=training, dim=dim)
+        save(problem, out)
+        data = {"file": str(out), "ops": problem.num_ops, "devices": problem.num_devices, "hash": problem.hash}
+    else:
+        from placeopt.instances.readers import write_graph
+
+        graph, _ = common.load_graph(source, format=format, training=training, dim=dim)
+        write_graph(graph, out, to)
+        data = {"file": str(out), "ops": graph.num_ops, "tensors": graph.num_tensors}
+    if json:
+        common.print_json(data)
+    else:
+        common.console().print(f"wrote {out} ({data['ops']} ops)")

@@ -1,0 +1,106 @@
+"""`placeopt info`: what a person wants to know about a graph first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from placeopt.cli import common
+
+if TYPE_CHECKING:
+    from placeopt.graph import OpGraph
+    from placeopt.problem import PlacementProblem
+
+DEFAULT_CLUSTER = "4xA100"
+SLOW_BOUND_OPS = 5_000
+"""Graphs beyond this many ops get only the bounds that take milliseconds, so that info stays instant."""
+
+
+def info_command(
+    source: common.Source,
+    cluster: common.ClusterOption = None,
+    format: common.Format = None,
+    training: common.Training = False,
+    dim: common.Dim = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the graph (small) or its levels (large).")] = None,
+    json: common.Json = False,
+) -> None:
+    """Describe a graph: sizes, parallelism, communication, memory, trivial bounds.
+
+    Example: `placeopt info onnx:resnet50 --cluster 4xA100`
+    """
+    from placeopt.cost_model import lower
+    from placeopt.instances.clusters import make_cluster
+    from placeopt.plotting.graph import graph_statistics
+
+    graph, bundled = common.load_graph(source, format=format, training=training, dim=dim)
+    devices = make_cluster(cluster) if cluster else bundled or make_cluster(DEFAULT_CLUSTER)
+    problem = lower(graph, devices)
+    data = {**graph_statistics(graph), **_costs(problem), "cluster": devices.name or "of the file"}
+    if plot is not None:
+        from placeopt.plotting.files import write_figure
+        from placeopt.plotting.graph import graph_figure
+
+        write_figure(graph_figure(graph), plot)
+        data["plot"] = str(plot)
+    if json:
+        common.print_json(data)
+    else:
+        _print(graph, problem, data)
+
+
+def _costs(problem: PlacementProblem) -> dict[str, Any]:
+    """Return work, critical path, ratios and bounds of a graph on its cluster."""
+    from placeopt.bounds import bound
+
+    quick = ("critical-path", "load") if problem.num_ops > SLOW_BOUND_OPS else None
+    report = bound(problem, seconds=0.0, methods=quick)
+    work = int(problem.min_compute.sum())
+    path = report.bounds.get("critical-path", 0)
+    traffic = int(problem.min_transfer.sum())
+    return {
+        "problem": problem.name,
+        "devices": problem.num_devices,
+        "tick_seconds": problem.tick_seconds,
+        "work": work,
+        "critical_path": path,
+        "parallelism": work / path if path else None,
+        "communication_to_computation": traffic / work if work else None,
+        "resident_bytes": int(problem.resident.sum()),
+        "resident_per_device": -(-int(problem.resident.sum()) // problem.num_devices),
+        "capacity": problem.capacity,
+        "bounds": report.bounds,
+        "infeasible": report.infeasible,
+    }
+
+
+def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    tick = problem.tick_seconds
+    view = Table(show_header=False, box=None, pad_edge=False)
+    view.add_row("graph", graph.name)
+    view.add_row("ops, tensors, edges", f"{data['ops']}, {data['tensors']}, {data['edges']}")
+    view.add_row("depth, width", f"{data['depth']} levels, at most {data['width']} ops in one")
+    view.add_row("parameters", common.count_text(data["parameters"]))
+    view.add_row("flops", common.count_text(data["flops"]))
+    types = ", ".join(f"{count} {name or '?'}" for name, count in list(data["op_types"].items())[:8])
+    view.add_row("op types", types + (", ..." if len(data["op_types"]) > 8 else ""))
+    if data["unshaped_ops"]:
+        view.add_row("unknown shapes", f"{data['unshaped_ops']} ops use a fallback cost (fix dimensions with --dim)")
+    view.add_row(f"on {data['cluster']}", f"{data['devices']} devices")
+    view.add_row("work, critical path", f"{common.time_text(data['work'], tick)}, "
+                 f"{common.time_text(data['critical_path'], tick)}")  # fmt: skip
+    if data["parallelism"] is not None:
+        view.add_row("parallelism", f"{data['parallelism']:.3g} (work / critical path)")
+    if data["communication_to_computation"] is not None:
+        view.add_row("communication", f"{data['communication_to_computation']:.3g} x computation, each tensor sent once")
+    view.add_row("memory", f"{common.bytes_text(data['resident_bytes'])} resident, "
+                 f"{common.bytes_text(data['resident_per_device'])} per device when spread evenly")  # fmt: skip
+    for method, value in data["bounds"].items():
+        view.add_row(f"bound: {method}", common.time_text(value, tick))
+    if data["infeasible"]:
+        view.add_row("infeasible", data["infeasible"])
+    common.console().print(view)

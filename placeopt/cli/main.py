@@ -1,0 +1,98 @@
+"""The typer application and the one place where errors become a line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import typer
+
+from placeopt.errors import InputError
+
+app = typer.Typer(
+    name="placeopt",
+    help="Find, compare and certify device placements and pipeline schedules of ML computation graphs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+COMMANDS = (
+    ("info", "placeopt.cli.info", "info_command"),
+    ("convert", "placeopt.cli.convert", "convert_command"),
+    ("solve", "placeopt.cli.solve", "solve_command"),
+    ("evaluate", "placeopt.cli.check", "evaluate_command"),
+    ("bound", "placeopt.cli.check", "bound_command"),
+    ("verify", "placeopt.cli.check", "verify_command"),
+    ("plot", "placeopt.cli.plot", "plot_command"),
+    ("schedule", "placeopt.cli.schedule", "schedule_command"),
+    ("jobs", "placeopt.cli.jobs", "jobs_command"),
+    ("run", "placeopt.cli.run", "run_command"),
+    ("bench", "placeopt.cli.bench", "bench_command"),
+    ("report", "placeopt.cli.bench", "report_command"),
+    ("solvers", "placeopt.cli.lists", "solvers_command"),
+    ("clusters", "placeopt.cli.lists", "clusters_command"),
+    ("shapes", "placeopt.cli.schedule", "shapes_command"),
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from placeopt import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Find, compare and certify device placements and pipeline schedules of ML computation graphs."""
+
+
+def _build(arguments: list[str]) -> Any:
+    """Register the commands; only the named one is imported, unless help asks for all of them."""
+    names = {name for name, _, _ in COMMANDS}
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    for name, module, function in COMMANDS:
+        if wanted not in names or wanted == name:
+            app.command(name)(getattr(importlib.import_module(module), function))
+    return typer.main.get_command(app)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 a check failed, 2 bad input, 130 interrupted."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _build(arguments)(args=arguments, prog_name="placeopt", standalone_mode=False)
+        sys.stdout.flush()
+    except InputError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except MemoryError:
+        _fail("out of memory: use a smaller problem or a machine with more memory")
+    except BrokenPipeError:
+        # The reader of our output went away (`placeopt ... | head`): nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        _fail(f"{error.filename or 'file'}: {error.strerror or error}")
+    except Exception as error:  # typer's own usage errors know how to print themselves
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            _fail(error.format_message(), error.exit_code)
+        if type(error).__name__ == "Abort":
+            _fail("interrupted", 130)
+        raise
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int = 2) -> None:
+    """Print one line to stderr and exit."""
+    line = " ".join(message.split())
+    print(f"placeopt: error: {line}", file=sys.stderr)
+    sys.exit(code)

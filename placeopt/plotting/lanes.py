@@ -1,0 +1,29 @@
+"""Spread overlapping intervals over lanes."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def pack_lanes(start: NDArray[np.int64], finish: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a lane for each interval, as few lanes as possible, so that none overlaps another in its lane."""
+    lanes = np.zeros(len(start), dtype=np.int64)
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    used = 0
+    for i in np.lexsort((finish, start)).tolist():
+        while busy and busy[0][0] <= start[i]:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        if free:
+            lane = heapq.heappop(free)
+        else:
+            lane, used = used, used + 1
+        lanes[i] = lane
+        heapq.heappush(busy, (int(finish[i]), lane))
+    return lanes
