@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from placeopt.problem import PlacementProblem
 
 
+COMBINATORIAL = ("critical-path", "load", "communication", "head-tail", "energy")
+"""Bounds that take milliseconds to a few seconds at any size, cheapest first."""
+
+
 class Analysis:
     """Runs bounds on the makespan by name and remembers what they share.
 

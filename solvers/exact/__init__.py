@@ -21,4 +21,11 @@ SPECS: tuple[SolverSpec, ...] = (
         "best pipeline along topological orders by dynamic programming",
         search=False,
     ),
+    SolverSpec(
+        "cp-sat",
+        "placeopt.solvers.exact.cp_sat:CpSat",
+        "placement",
+        ("makespan", "period", "latency"),
+        "constraint programming: anytime, with a proven bound",
+    ),
 )

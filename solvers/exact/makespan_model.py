@@ -1,0 +1,491 @@
+"""The CP-SAT model of the makespan: unrelated devices, link classes, memory, colocation, contention.
+
+Variables: a literal per (item, device), where an item is a colocation group or a single op; a start per
+op; a literal "same device" per pair of items joined by a tensor; the makespan. Contended transfers add,
+per tensor and destination, a start and one optional interval per source device on the channel of that
+pair.
+
+A coarse grid of `scale` ticks is allowed: every duration is rounded down. Rounding the starts of any fine
+schedule down gives a coarse schedule, because floor(a + b) >= floor(a) + floor(b); so `scale` times a
+bound of the coarse model bounds the fine one, and heads, tails and the horizon may be rounded down too.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from placeopt.arrays import UNLIMITED
+from placeopt.bounds.relaxation import colocation_items
+from placeopt.solution import Placement
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.bounds.analysis import Analysis
+    from placeopt.solution import Schedule
+
+Literal = Any  # a CP-SAT Boolean variable or its negation
+
+NUM_ENERGY_CUTS = 12
+
+
+class MakespanModel:
+    """Builds the model; `hint` adds a complete solution, `decode` reads one.
+
+    Parameters
+    ----------
+    analysis : heads, tails and the relaxation of the problem.
+    lower, upper : bounds on the makespan in ticks; solutions longer than `upper` are excluded.
+    scale : ticks of one unit of the model's time.
+    """
+
+    def __init__(self, analysis: Analysis, lower: int, upper: int, scale: int = 1) -> None:
+        self.problem, self.analysis, self.scale = analysis.problem, analysis, scale
+        self.model = cp_model.CpModel()
+        self.horizon = upper // scale
+        self.item = colocation_items(self.problem)
+        self.allowed = analysis.relaxation.allowed
+        self.head, self.tail = (np.maximum(x, 0) // scale for x in analysis.device_heads_tails())
+        self.compute = np.where(self.allowed, self.problem.compute // scale, -1)
+        self.infeasible = False
+        self._restrict_to_horizon()
+        self._variables(-(-lower // scale) if scale == 1 else lower // scale)
+        self._durations()
+        self._devices_run_one_op_at_a_time()
+        self._precedences()
+        self._transfers_share_channels()
+        self._memory()
+        self._symmetry()
+        self._load_and_energy_cuts()
+        self.model.minimize(self.makespan)
+
+    # --- variables -----------------------------------------------------------------------------------
+
+    def _restrict_to_horizon(self) -> None:
+        """Forbid devices on which an op cannot meet the horizon, for all ops of an item together."""
+        late = self.head + self.compute + self.tail > self.horizon
+        possible = np.ones((int(self.item.max()) + 1, self.problem.num_devices), dtype=np.bool_)
+        np.logical_and.at(possible, self.item, self.allowed & ~late)
+        if not possible.any(axis=1).all():
+            self.infeasible = True  # no solution within the horizon: keep a well-formed model
+            possible[~possible.any(axis=1)] = True
+            possible &= self._item_any(self.allowed)
+            self.model.add_bool_or([])
+        self.possible = possible
+        self.devices = [np.flatnonzero(row).tolist() for row in possible]
+
+    def _item_any(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        result = np.zeros((int(self.item.max()) + 1, mask.shape[1]), dtype=np.bool_)
+        np.logical_or.at(result, self.item, mask)
+        return result
+
+    def _variables(self, lower: int) -> None:
+        m, n = self.model, self.problem.num_ops
+        self.makespan = m.new_int_var(min(max(0, lower), self.horizon), self.horizon, "makespan")
+        true = m.new_constant(1)
+        self.on: list[dict[int, Literal]] = []  # item -> device -> literal
+        for i, devices in enumerate(self.devices):
+            if len(devices) == 1:
+                self.on.append({devices[0]: true})
+                continue
+            literals = {d: m.new_bool_var(f"on_{i}_{d}") for d in devices}
+            m.add_exactly_one(literals.values())
+            self.on.append(literals)
+        self.start, self.end, self.duration = [], [], []
+        self.same_of: dict[tuple[int, int], Literal] = {}
+        for v in range(n):
+            devices = self.devices[self.item[v]]
+            first = min(int(self.head[v, d]) for d in devices)
+            last = max(self.horizon - int(self.tail[v, d]) - int(self.compute[v, d]) for d in devices)
+            self.start.append(m.new_int_var(first, max(first, last), f"start_{v}"))
+
+    def _durations(self) -> None:
+        """End of every op; heads and tails that depend on the device."""
+        m = self.model
+        for v in range(self.problem.num_ops):
+            literals = self.on[self.item[v]]
+            times = {d: int(self.compute[v, d]) for d in literals}
+            if len(set(times.values())) == 1:
+                self.end.append(self.start[v] + next(iter(times.values())))
+            else:
+                self.end.append(self.start[v] + sum(times[d] * literal for d, literal in literals.items()))
+            heads = {d: int(self.head[v, d]) for d in literals}
+            tails = {d: int(self.tail[v, d]) for d in literals}
+            low, short = min(heads.values()), min(tails.values())
+            m.add(
+                self.makespan
+                >= self.end[v] + sum((tails[d] - short) * x for d, x in literals.items()) + short
+            )
+            if max(heads.values()) > low:
+                m.add(self.start[v] >= low + sum((heads[d] - low) * x for d, x in literals.items()))
+
+    # --- constraint families -------------------------------------------------------------------------
+
+    def _devices_run_one_op_at_a_time(self) -> None:
+        m = self.model
+        lanes: list[list[Any]] = [[] for _ in range(self.problem.num_devices)]
+        for v in range(self.problem.num_ops):
+            for d, literal in self.on[self.item[v]].items():
+                size = int(self.compute[v, d])
+                interval = m.new_optional_fixed_size_interval_var(
+                    self.start[v], size, literal, f"run_{v}_{d}"
+                )
+                lanes[d].append(interval)
+        for lane in lanes:
+            m.add_no_overlap(lane)
+
+    def same(self, i: int, j: int) -> Literal:
+        """Literal: items i and j are on one device."""
+        key = (min(i, j), max(i, j))
+        found = self.same_of.get(key)
+        if found is not None:
+            return found
+        m, a, b = self.model, self.on[i], self.on[j]
+        common = [d for d in a if d in b]
+        if not common:
+            found = m.new_constant(0)
+        elif len(a) == 1 and len(b) == 1:
+            found = m.new_constant(1)
+        else:
+            found = m.new_bool_var(f"same_{key[0]}_{key[1]}")
+            for d in common:
+                m.add_bool_or([~a[d], ~b[d], found])
+                m.add_bool_or([~found, ~a[d], b[d]])
+                m.add_bool_or([~found, a[d], ~b[d]])
+            for only in (a, b):
+                for d, literal in only.items():
+                    if d not in common:
+                        m.add_implication(found, ~literal)
+        self.same_of[key] = found
+        return found
+
+    def _precedences(self) -> None:
+        """Start a consumer after its producer, and after the transfer if the devices differ."""
+        m, p = self.model, self.problem
+        source = p.producer[p.edge_tensor] if p.num_edges else np.zeros(0, dtype=np.int64)
+        pairs: dict[tuple[int, int], list[int]] = {}
+        for u, v, t in zip(source.tolist(), p.consumer.tolist(), p.edge_tensor.tolist(), strict=True):
+            pairs.setdefault((u, v), []).append(t)
+        transfer = p.transfer // self.scale
+        for (u, v), tensors in pairs.items():
+            i, j = int(self.item[u]), int(self.item[v])
+            if i == j:
+                m.add(self.start[v] >= self.end[u])
+                continue
+            worst = transfer[tensors].max(axis=0)
+            cost = {
+                (d, e): int(worst[p.link_class[d, e]])
+                for d in self.devices[i]
+                for e in self.devices[j]
+                if d != e
+            }
+            if not cost:
+                m.add(self.start[v] >= self.end[u])
+                continue
+            base = min(cost.values())
+            if base == 0:
+                m.add(self.start[v] >= self.end[u])
+            else:
+                m.add(self.start[v] >= self.end[u] + base - base * self.same(i, j))
+            for (d, e), ticks in cost.items():
+                if ticks > base:
+                    both = [self.on[i][d], self.on[j][e]]
+                    m.add(self.start[v] >= self.end[u] + ticks).only_enforce_if(both)
+
+    def _transfers_share_channels(self) -> None:
+        """One optional interval per tensor, destination and source whose channel is contended."""
+        self.transfer_start: dict[tuple[int, int], Any] = {}
+        self.sent: dict[tuple[int, int, int], Literal] = {}
+        m, p = self.model, self.problem
+        if p.num_channels == 0:
+            return
+        lanes: dict[int, list[Any]] = {}
+        for t in range(p.num_tensors):
+            u = int(p.producer[t])
+            i = int(self.item[u])
+            consumers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
+            for e in range(p.num_devices):
+                readers = [v for v in consumers if self.item[v] != i and e in self.on[self.item[v]]]
+                sources = [d for d in self.devices[i] if d != e and p.channel[d, e] >= 0]
+                if readers and sources:
+                    self._transfer(t, u, e, readers, sources, lanes)
+        for lane in lanes.values():
+            m.add_no_overlap(lane)
+
+    def _transfer(
+        self, t: int, u: int, e: int, readers: list[int], sources: list[int], lanes: dict[int, list[Any]]
+    ) -> None:
+        m, p = self.model, self.problem
+        start = m.new_int_var(0, self.horizon, f"send_{t}_{e}")
+        self.transfer_start[t, e] = start
+        m.add(start >= self.end[u])
+        for d in sources:
+            ticks = int(p.transfer[t, p.link_class[d, e]]) // self.scale
+            here = self.on[self.item[u]][d]
+            sent = m.new_bool_var(f"sent_{t}_{d}_{e}")
+            self.sent[t, d, e] = sent
+            m.add_implication(sent, here)
+            for v in readers:
+                there = self.on[self.item[v]][e]
+                m.add_bool_or([~here, ~there, sent])
+                m.add(self.start[v] >= start + ticks).only_enforce_if([sent, there])
+            m.add_bool_or([~sent, *(self.on[self.item[v]][e] for v in readers)])
+            interval = m.new_optional_fixed_size_interval_var(start, ticks, sent, f"move_{t}_{d}_{e}")
+            lanes.setdefault(int(p.channel[d, e]), []).append(interval)
+
+    def _memory(self) -> None:
+        m, p = self.model, self.problem
+        weight = np.zeros(len(self.on), dtype=np.int64)
+        np.add.at(weight, self.item, p.resident)
+        total = int(weight.sum())
+        for d in range(p.num_devices):
+            capacity = int(p.capacity[d])
+            if capacity >= UNLIMITED or total <= capacity:
+                continue
+            m.add(
+                sum(int(w) * self.on[i][d] for i, w in enumerate(weight) if w and d in self.on[i]) <= capacity
+            )
+        live = int(p.tensor_bytes.sum())
+        if p.memory == "peak" and (p.capacity < total + live).any():
+            self._peak_memory(total)
+
+    def _peak_memory(self, total: int) -> None:
+        """Dynamic peak: resident bytes plus a cumulative of live tensors (never longer than in the execution)."""
+        m, p = self.model, self.problem
+        for d in range(p.num_devices):
+            capacity = int(p.capacity[d])
+            if capacity >= UNLIMITED:
+                continue
+            intervals: list[Any] = []
+            demands: list[int] = []
+            for v in range(p.num_ops):
+                if p.resident[v] and d in self.on[self.item[v]]:
+                    literal = self.on[self.item[v]][d]
+                    whole = m.new_optional_fixed_size_interval_var(
+                        0, self.horizon + 1, literal, f"rest_{v}_{d}"
+                    )
+                    intervals.append(whole)
+                    demands.append(int(p.resident[v]))
+            for t in range(p.num_tensors):
+                if p.tensor_bytes[t]:
+                    self._live(t, d, intervals, demands)
+            m.add_cumulative(intervals, demands, min(capacity, 2**61))
+
+    def _live(self, t: int, d: int, intervals: list[Any], demands: list[int]) -> None:
+        """Life of tensor t on device d: at home from its producer's start, elsewhere from its transfer's start."""
+        m, p = self.model, self.problem
+        u = int(p.producer[t])
+        i = int(self.item[u])
+        readers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]].tolist()
+        here = [v for v in readers if d in self.on[self.item[v]]]
+        home = self.on[i].get(d)
+        size = m.new_int_var(0, self.horizon, f"life_{t}_{d}")
+        start: Any
+        if home is not None:
+            end = m.new_int_var(0, self.horizon, f"gone_{t}_{d}")
+            interval = m.new_optional_interval_var(self.start[u], size, end, home, f"home_{t}_{d}")
+            m.add(end >= self.end[u]).only_enforce_if(home)
+            for v in here:
+                m.add(end >= self.end[v]).only_enforce_if([home, self.on[self.item[v]][d]])
+            for v in readers:
+                for e, there in self.on[self.item[v]].items():
+                    if e == d or self.item[v] == i:
+                        continue
+                    ticks = int(p.transfer[t, p.link_class[d, e]]) // self.scale
+                    start = self.transfer_start.get((t, e), self.end[u])
+                    start = start if p.channel[d, e] >= 0 else self.end[u]
+                    m.add(end >= start + ticks).only_enforce_if([home, there])
+            intervals.append(interval)
+            demands.append(int(p.tensor_bytes[t]))
+        for source, literal in self.on[i].items():
+            visitors = [v for v in here if self.item[v] != i]
+            if source == d or not visitors:
+                continue
+            present = m.new_bool_var(f"visits_{t}_{source}_{d}")
+            start = self.transfer_start[t, d] if p.channel[source, d] >= 0 else self.end[u]
+            away = m.new_int_var(0, self.horizon, f"leaves_{t}_{source}_{d}")
+            span = m.new_int_var(0, self.horizon, f"stay_{t}_{source}_{d}")
+            for v in visitors:
+                there = self.on[self.item[v]][d]
+                m.add_bool_or([~literal, ~there, present])
+                m.add(away >= self.end[v]).only_enforce_if([present, there])
+            begin = m.new_int_var(0, self.horizon, f"enters_{t}_{source}_{d}")
+            m.add(begin == start).only_enforce_if(present)
+            intervals.append(
+                m.new_optional_interval_var(begin, span, away, present, f"visit_{t}_{source}_{d}")
+            )
+            demands.append(int(p.tensor_bytes[t]))
+
+    # --- symmetry and cuts ---------------------------------------------------------------------------
+
+    def symmetric_classes(self) -> list[tuple[int, ...]]:
+        """Classes of at least two interchangeable devices."""
+        return [c for c in self.problem.identical_devices if len(c) > 1]
+
+    def _pivot_order(self) -> NDArray[np.int64]:
+        """Items in the order in which they open new devices: longest first."""
+        weight = np.zeros(len(self.on), dtype=np.int64)
+        np.add.at(weight, self.item, np.maximum(self.compute, 0).max(axis=1))
+        return np.argsort(-weight, kind="stable")
+
+    def _symmetry(self) -> None:
+        """Device j + 1 of a class is opened by a later item than device j (in pivot order)."""
+        m = self.model
+        for members in self.symmetric_classes():
+            opened: list[list[Literal]] = [[] for _ in members]
+            for position, i in enumerate(self._pivot_order()[: 4 * len(members)].tolist()):
+                on = self.on[i]
+                for j, d in enumerate(members):
+                    if d not in on:
+                        continue
+                    if j > position:
+                        m.add(on[d] == 0)
+                    elif j > 0:
+                        m.add_bool_or([~on[d], *opened[j - 1]])
+                    opened[j].append(on[d])
+
+    def relabel(self, device: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Permute interchangeable devices so that the placement obeys `_symmetry`."""
+        renamed = np.arange(self.problem.num_devices)
+        by_item = np.zeros(len(self.on), dtype=np.int64)
+        by_item[self.item] = device
+        for members in self.symmetric_classes():
+            seen = [d for d in dict.fromkeys(by_item[self._pivot_order()].tolist()) if d in members]
+            seen += [d for d in members if d not in seen]
+            for new, old in zip(members, seen, strict=True):
+                renamed[old] = new
+        return renamed[device]
+
+    def _load_and_energy_cuts(self) -> None:
+        """Makespan >= a + work on one device of the ops with head >= a and tail >= b, + b."""
+        head = np.where(self.allowed, self.head, np.iinfo(np.int64).max).min(axis=1)
+        tail = np.where(self.allowed, self.tail, np.iinfo(np.int64).max).min(axis=1)
+        for a, b in self._energy_thresholds(head, tail):
+            inside = np.flatnonzero((head >= a) & (tail >= b)).tolist()
+            for d in range(self.problem.num_devices):
+                terms = [
+                    int(self.compute[v, d]) * self.on[self.item[v]][d]
+                    for v in inside
+                    if d in self.on[self.item[v]] and self.compute[v, d] > 0
+                ]
+                if len(terms) > 1:
+                    self.model.add(self.makespan >= a + b + sum(terms))
+
+    def _energy_thresholds(self, head: NDArray[np.int64], tail: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """Return (0, 0) and the thresholds whose head-tail bounds are largest, spread over the graph."""
+        fastest = np.where(self.allowed, self.compute, np.iinfo(np.int64).max).min(axis=1)
+        heads, tails = (np.unique(x) for x in (head, tail))
+        pick = [np.unique(x[np.linspace(0, len(x) - 1, 24).astype(int)]).tolist() for x in (heads, tails)]
+        scored = []
+        for a in pick[0]:
+            for b in pick[1]:
+                inside = (head >= a) & (tail >= b)
+                if inside.sum() > 1:
+                    scored.append((a + b + int(fastest[inside].sum()) // self.problem.num_devices, a, b))
+        scored.sort(reverse=True)
+        return [(0, 0), *((a, b) for _, a, b in scored[:NUM_ENERGY_CUTS] if (a, b) != (0, 0))]
+
+    # --- solutions in and out ------------------------------------------------------------------------
+
+    def hint(self, schedule: Schedule) -> None:
+        """Hint a complete schedule (fine ticks)."""
+        m = self.model
+        device = self.relabel(schedule.device)
+        for v in range(self.problem.num_ops):
+            m.add_hint(self.start[v], int(schedule.start[v]) // self.scale)
+        done = set()
+        for v, i in enumerate(self.item.tolist()):
+            if i in done or len(self.on[i]) == 1:
+                continue
+            done.add(i)
+            for d, literal in self.on[i].items():
+                m.add_hint(literal, int(device[v] == d))
+        first = np.zeros(len(self.on), dtype=np.int64)
+        first[self.item] = device
+        for (i, j), literal in self.same_of.items():
+            if not literal.name.startswith("same"):
+                continue
+            m.add_hint(literal, int(first[i] == first[j]))
+        sent = {}
+        rows = zip(
+            schedule.transfer_tensor, schedule.transfer_destination, schedule.transfer_start, strict=True
+        )
+        for tensor, old, begin in rows:
+            readers = self.problem.consumer[
+                self.problem.consumer_ptr[tensor] : self.problem.consumer_ptr[tensor + 1]
+            ]
+            new = int(device[readers[schedule.device[readers] == old][0]])
+            sent[int(tensor), new] = int(begin) // self.scale
+        for (t, e), variable in self.transfer_start.items():
+            end = int(schedule.finish[self.problem.producer[t]]) // self.scale
+            m.add_hint(variable, sent.get((t, e), end))
+        for (t, d, e), literal in self.sent.items():
+            m.add_hint(literal, int((t, e) in sent and device[self.problem.producer[t]] == d))
+        m.add_hint(self.makespan, int(schedule.makespan) // self.scale)
+
+    def decode(self, value: Any) -> Placement:
+        """Read a placement; `value` maps a variable to its value. Ranks follow the starts."""
+        device = np.empty(len(self.on), dtype=np.int64)
+        for i, literals in enumerate(self.on):
+            device[i] = next(d for d, x in literals.items() if value(x))
+        start = np.array([value(x) for x in self.start], dtype=np.int64)
+        finish = start + self.compute[np.arange(len(start)), device[self.item]]
+        sends = sorted(
+            (value(self.transfer_start[t, e]), t, d, e) for (t, d, e), x in self.sent.items() if value(x)
+        )
+        return Placement(device[self.item], self._ranks(device[self.item], start, finish, sends))
+
+    def _ranks(
+        self,
+        device: NDArray[np.int64],
+        start: NDArray[np.int64],
+        finish: NDArray[np.int64],
+        sends: list[tuple[int, int, int, int]],
+    ) -> NDArray[np.int64]:
+        """Rank ops by start, changed where that makes the channels' orders follow the first readers' ranks.
+
+        Planned execution sends tensors in the order of their first readers' ranks. Devices' and channels'
+        orders together are a relation on ops; a topological order of it reproduces the schedule exactly.
+        Where it has a cycle, no ranks do, and the starts alone decide.
+        """
+        n, p = len(start), self.problem
+        position = np.empty(n, dtype=np.int64)
+        position[p.topological_order] = np.arange(n)
+        order = np.lexsort((position, finish, start))
+        rank = np.empty(n, dtype=np.int64)
+        rank[order] = np.arange(n)
+        after: list[list[int]] = [[] for _ in range(n)]
+        last_op: dict[int, int] = {}
+        for v in order.tolist():
+            if device[v] in last_op:
+                after[last_op[device[v]]].append(v)
+            last_op[int(device[v])] = v
+        last_reader: dict[int, int] = {}
+        for _, t, d, e in sends:
+            readers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]
+            reader = int(min(readers[device[readers] == e], key=lambda v: rank[v]))
+            channel = int(p.channel[d, e])
+            if last_reader.get(channel, reader) != reader:
+                after[last_reader[channel]].append(reader)
+            last_reader[channel] = reader
+        waiting = np.zeros(n, dtype=np.int64)
+        for targets in after:
+            for v in targets:
+                waiting[v] += 1
+        heap = [int(rank[v]) for v in range(n) if waiting[v] == 0]
+        heapq.heapify(heap)
+        found = []
+        while heap:
+            v = int(order[heapq.heappop(heap)])
+            found.append(v)
+            for w in after[v]:
+                waiting[w] -= 1
+                if waiting[w] == 0:
+                    heapq.heappush(heap, int(rank[w]))
+        if len(found) == n:
+            rank[np.array(found)] = np.arange(n)
+        return rank

@@ -1,0 +1,46 @@
+"""Warm starts of the exact makespan solvers: the best of the fast heuristics, as long as time allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placeopt.evaluate import INFEASIBLE, best_queue
+from placeopt.solution import Budget, Placement
+from placeopt.solver import make_solver
+from placeopt.validate import placement_violations
+
+if TYPE_CHECKING:
+    from placeopt.problem import PlacementProblem
+    from placeopt.solver import Tracker
+
+HEURISTICS = ("etf", "single-device", "edge-zeroing", "heft", "critical-path", "dsc")
+"""Tried in this order: the first always gives something, the next ones win where communication is dear."""
+
+
+def warm_start(
+    problem: PlacementProblem, tracker: Tracker[Placement], *, seed: int, initial: Placement | None = None
+) -> None:
+    """Offer `initial` and the placements of the heuristics to the tracker until its time is up.
+
+    Raises
+    ------
+    InputError
+        If `initial` breaks a constraint of the problem.
+    """
+    if initial is not None:
+        offer(problem, tracker, initial)
+    for name in HEURISTICS:
+        if tracker.stop():
+            return
+        seconds = None if tracker.budget.seconds is None else tracker.seconds_left / 4
+        result = make_solver(name).solve(problem, Budget(seconds=seconds, evaluations=50), seed=seed)
+        if result.solution is not None and result.objective is not None:
+            tracker.offer(result.objective, result.solution)
+
+
+def offer(problem: PlacementProblem, tracker: Tracker[Placement], placement: Placement) -> bool:
+    """Evaluate a placement under its best execution and offer it; return whether it became the incumbent."""
+    if placement_violations(problem, placement):
+        return False
+    value, _ = best_queue(problem, placement)
+    return value != INFEASIBLE and tracker.offer(value, placement)
