@@ -27,9 +27,9 @@ Shape = tuple[int, ...]
 
 
 class Tensor(NamedTuple):
-    """A handle on a tensor of the graph being built; index -1 is an input of the model."""
+    """A handle on a tensor of the graph being built; id -1 is an input of the model."""
 
-    index: int
+    id: int
     shape: Shape
 
     @property
@@ -121,8 +121,8 @@ class GraphBuilder:
         read = 0
         for tensor in inputs:
             read += tensor.size
-            if tensor.index >= 0:
-                consumers = self._consumers[tensor.index]
+            if tensor.id >= 0:
+                consumers = self._consumers[tensor.id]
                 if not consumers or consumers[-1] != op:
                     consumers.append(op)
         outputs, written = [], 0

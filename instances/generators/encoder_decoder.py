@@ -75,7 +75,8 @@ def _t5_stack(b: GraphBuilder, x: Tensor, memory: Tensor | None, style: Style, l
 
 def flava(*, image_layers: int = 12, text_layers: int = 12, layers: int = 6, hidden: int = 768, heads: int = 12,
           vocab: int = 30522, image: int = 224, patch: int = 16, seq: int = 77, batch: int = 8,
-          detail: str = "fine", dtype_bytes: int = 4, training: bool = False, name: str = "flava") -> OpGraph:  # fmt: skip
+          detail: str = "fine", dtype_bytes: int = 4, training: bool = False,
+          name: str = "flava") -> OpGraph:  # fmt: skip
     """Build a vision-language model (after FLAVA, Singh et al. 2022).
 
     A vision transformer on patches and a BERT-like text encoder run side by side; their hidden states

@@ -26,7 +26,7 @@ def check_ccr(name: str, ccr: float) -> None:
 
 
 def random_times(rng: np.random.Generator, count: int, spread: float) -> NDArray[np.int64]:
-    """Times around MEAN_TICKS, uniform within a factor 1 -+ spread, at least 1."""
+    """Draw times around MEAN_TICKS, uniform within a factor 1 -+ spread, at least 1."""
     low, high = MEAN_TICKS * (1 - spread), MEAN_TICKS * (1 + spread)
     return np.maximum(1, rng.uniform(low, high, count).astype(np.int64))
 
@@ -38,7 +38,7 @@ def check_spread(name: str, spread: float) -> None:
 
 
 def random_transfers(rng: np.random.Generator, compute: NDArray[np.int64], count: int, ccr: float) -> NDArray[np.int64]:
-    """Times of `count` tensors with mean ccr * mean(compute), uniform within a factor 0.5 to 1.5."""
+    """Draw times of `count` tensors with mean ccr * mean(compute), uniform within a factor 0.5 to 1.5."""
     mean = ccr * float(compute.mean())
     return np.floor(rng.uniform(0.5, 1.5, count) * mean + 0.5).astype(np.int64)
 

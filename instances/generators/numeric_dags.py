@@ -28,7 +28,10 @@ class _Tasks:
         self.edges: list[tuple[int, int]] = []
         self._writer: dict[tuple[int, ...], int] = {}
 
-    def add(self, kind: str, cost: float, reads: list[tuple[int, ...]], writes: tuple[int, ...], label: str) -> None:
+    def add(
+        self, kind: str, cost: float, reads: list[tuple[int, ...]], writes: tuple[int, ...], label: str
+    ) -> None:
+        """Add a task; `cost` is relative to the others, tiles that nobody wrote are inputs."""
         op = len(self.names)
         self.names.append(f"{kind}/{label}")
         self.types.append(kind)
@@ -37,6 +40,7 @@ class _Tasks:
         self._writer[writes] = op
 
     def graph(self, name: str, ccr: float, seed: int) -> OpGraph:
+        """Return the graph, with times scaled to a mean of MEAN_TICKS."""
         check_ccr(name, ccr)
         if seed < 0:
             raise InputError(f"generator '{name}': option 'seed' expects at least 0, received {seed}")
@@ -93,9 +97,9 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
         for index in range(1 << level):
             tasks.add("call", 0.5, [(0, level - 1, index // 2)], (0, level, index), f"{level}.{index}")
     for stage in range(stages):
+        before = (0, stages) if stage == 0 else (1, stage - 1)
         for index in range(points):
-            level = (0, stages) if stage == 0 else (1, stage - 1)
-            reads = [(*level, index), (*level, index ^ (1 << stage))]
+            reads: list[tuple[int, ...]] = [(*before, index), (*before, index ^ (1 << stage))]
             tasks.add("butterfly", 1, reads, (1, stage, index), f"{stage}.{index}")
     return tasks.graph(name, ccr, seed)
 
@@ -108,6 +112,8 @@ def stencil(*, rows: int = 4, columns: int = 4, steps: int = 5, ccr: float = 0.5
     for t in range(steps):
         for i in range(rows):
             for j in range(columns):
-                around = [(t - 1, i + di, j + dj) for di, dj in ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))]
-                tasks.add("sweep", 1, around if t else [], (t, i, j), f"{t}.{i}.{j}")
+                around: list[tuple[int, ...]] = [
+                    (t - 1, i + di, j + dj) for di, dj in ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
+                ]
+                tasks.add("sweep", 1, around, (t, i, j), f"{t}.{i}.{j}")
     return tasks.graph(name, ccr, seed)

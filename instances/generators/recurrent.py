@@ -45,7 +45,8 @@ class Lstm:
         with b.layer(f"{self.name}/step{time}"):
             before = [t for t in state if t is not None]
             if not self.fine:
-                h, c = b.ops("lstm_cell", (x, *before, self.weights), (shape, shape), flops=product + 30 * batch * hidden)
+                flops = product + 30 * batch * hidden
+                h, c = b.ops("lstm_cell", (x, *before, self.weights), (shape, shape), flops=flops)
                 return State(h, c)
             previous = (x, state.hidden) if state.hidden is not None else (x,)
             joined = b.op("concat", previous, (batch, self.rows))
@@ -150,7 +151,8 @@ def nmt(*, layers: int = 2, hidden: int = 512, vocab: int = 32000, source: int =
         attention = Attention(b, xs, hidden)
         words = _embed(b, vocab, hidden, batch, target, "embedding")
         cells = [Lstm(b, hidden if layer else 2 * hidden, hidden, fine, f"lstm{layer}") for layer in range(layers)]
-        mixer = b.op("variable", (), (2 * hidden, hidden), name="mixer_weights", parameters=2 * hidden * hidden, moved=0)
+        mixer = b.op("variable", (), (2 * hidden, hidden), name="mixer_weights", parameters=2 * hidden * hidden,
+                     moved=0)  # fmt: skip
         softmax = Softmax(b, hidden, vocab)
         states = [State() for _ in range(layers)]
         feed: Tensor | None = None

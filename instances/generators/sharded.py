@@ -115,7 +115,8 @@ class Sharder:
         with b.layer(name):
             for index in range(len(first.cells)):
                 inputs = [operand.cells[index] for operand in operands]
-                cells.append(b.op(kind, inputs, inputs[0].shape, name=f"{index}", flops=cost * inputs[0].size, meta=meta))
+                flops = cost * inputs[0].size
+                cells.append(b.op(kind, inputs, inputs[0].shape, name=f"{index}", flops=flops, meta=meta))
         return Blocks(first.rows, first.columns, tuple(cells))
 
     def normalise(self, x: Blocks, kind: str, name: str) -> Blocks:
@@ -146,7 +147,8 @@ class Sharder:
         with b.layer(name):
             for row in range(rows):
                 for column in range(columns):
-                    parts = [x.at(i, j) for i in _overlap(row, rows, x.rows) for j in _overlap(column, columns, x.columns)]
+                    down, across = _overlap(row, rows, x.rows), _overlap(column, columns, x.columns)
+                    parts = [x.at(i, j) for i in down for j in across]
                     shape = (-(-height // rows), -(-width // columns))
                     cells.append(b.op("formation", parts, shape, name=f"{row}.{column}", meta=meta))
         return Blocks(rows, columns, tuple(cells))

@@ -64,7 +64,7 @@ def bert(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, 
 def bert_stack(b: GraphBuilder, tokens: Tensor, style: Style, layers: int, hidden: int, heads: int, ffn: int,
                vocab: int) -> Tensor:  # fmt: skip
     """Embeddings and post-norm encoder layers of BERT; returns the last hidden states."""
-    batch, seq = tokens.shape
+    seq = tokens.shape[1]
     with b.layer("embeddings"):
         words = b.embedding(tokens, vocab, hidden, name="word")
         positions = b.embedding(b.input(seq), max(512, seq), hidden, name="position")

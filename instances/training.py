@@ -1,0 +1,307 @@
+"""Training graphs: append the backward pass and the optimizer to a forward OpGraph.
+
+For every op v of the forward graph, in reverse order:
+
+- `v/igrad` computes the gradients of v's inputs, if an op before v has weights (or no op has any: then
+  nothing is known about weights, and every op has one backward op);
+- `v/wgrad` computes the gradient of v's weights, if it has any;
+- `v/update` applies the optimizer to them;
+- `v/grad_sum` adds the gradients of an output of v that several ops consume.
+
+Activations are kept until used: a forward tensor gains as consumers the backward ops that need it (which
+depends on the type of the op: a product needs its inputs, a softmax its output, an addition nothing).
+Where the forward graph ends, the loss and its gradient count as part of the last op.
+
+Costs. With F the forward flops, `igrad` and `wgrad` of an op with weights take F each; an op with two
+differentiable operands and no weights (attention scores) takes 2 F for a product; everything else F.
+`update` takes 12 flops per parameter (Adam), 4 (momentum) or 2 (sgd). Bytes moved are the tensors that
+an op reads and writes, plus weights. A measured time t turns into `backward_ratio` * t, divided equally
+between `igrad` and `wgrad` where there are both; `update_ratio` * t for the update; 0 for `grad_sum`.
+
+Memory. The weights stay with the forward op, the gradients with `wgrad`, the optimizer state with
+`update`: 8 bytes per parameter (Adam), 4 (momentum), 0 (sgd), and 4 more for a master copy if weights have
+less than 4 bytes. These ops share a device (colocation), since they work on the same weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.arrays import csr, round_half_up
+from placeopt.errors import InputError
+from placeopt.graph import UNKNOWN, UNSUPPORTED, OpGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+OPTIMIZERS = {"adam": (12, 8), "momentum": (4, 4), "sgd": (2, 0)}
+"""Flops and bytes of state per parameter."""
+
+COLOCATE = ("weights", "all")
+
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Types whose backward op needs their output, or nothing but the incoming gradient; all others need their
+# inputs. Lower case, so that names of exported graphs ("Softmax") match too.
+_NEEDS_OUTPUT = _words(
+    "relu sigmoid tanh softmax logsoftmax exp sqrt rsqrt leakyrelu elu relu6 clip hardswish hardsigmoid"
+)
+_NEEDS_NOTHING = _words(
+    "add sub sum mean bias_add concat split slice reshape transpose flatten squeeze unsqueeze identity cast gather "
+    "pad expand stack reduce reduce_sum reduce_mean reducesum reducemean avg_pool averagepool globalaveragepool "
+    "mul_constant mask scale_mask rotary formation to_complex mul_complex to_real embedding variable shape constant "
+    "resize upsample neg"
+)
+_PRODUCTS = _words("matmul gemm bmm batch_matmul attention einsum einsummable lstm_cell")
+_LINEAR_IN_WEIGHTS = _words("linear conv matmul gemm convtranspose fullyconnected embedding")
+
+
+def training_graph(
+    graph: OpGraph,
+    optimizer: str = "adam",
+    *,
+    backward_ratio: float = 2.0,
+    update_ratio: float = 0.1,
+    colocate: str = "weights",
+) -> OpGraph:
+    """Return the graph of one training step: forward, backward, optimizer.
+
+    Parameters
+    ----------
+    graph : a forward graph; its ops and tensors keep their indices.
+    optimizer : "adam", "momentum" or "sgd".
+    backward_ratio : time of the backward pass over forward time, for ops with measured times.
+    update_ratio : time of the update over forward time, for ops with measured times.
+    colocate : "weights" ties the ops that work on the same weights to one device; "all" also ties the
+        backward op of every other op to it.
+
+    Raises
+    ------
+    InputError
+        If an option is unknown, or the graph has backward ops already.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise InputError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, received '{optimizer}'")
+    if colocate not in COLOCATE:
+        raise InputError(f"colocate: expected one of {', '.join(COLOCATE)}, received '{colocate}'")
+    for key, value in (("backward_ratio", backward_ratio), ("update_ratio", update_ratio)):
+        if not (np.isfinite(value) and value >= 0):
+            raise InputError(f"{key}: expected a number >= 0, received {value}")
+    if graph.backward.any():
+        raise InputError(f"graph '{graph.name}' has backward ops already: it is a training graph")
+    return _Derivation(graph, optimizer, backward_ratio, update_ratio, colocate).run()
+
+
+@dataclass
+class _Ops:
+    """Columns of the new ops; they are numbered after the forward ops."""
+
+    names: list[str] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)
+    origin: list[int] = field(default_factory=list)  # forward op
+    flops: list[int] = field(default_factory=list)
+    weight_bytes: list[int] = field(default_factory=list)  # weights read or written
+    resident: list[int] = field(default_factory=list)
+    ratio: list[float] = field(default_factory=list)  # of the forward op's measured time
+    tied: list[bool] = field(default_factory=list)  # shares the forward op's device
+
+
+class _Derivation:
+    """One derivation; see the module's docstring for the rules."""
+
+    def __init__(self, graph: OpGraph, optimizer: str, backward: float, update: float, colocate: str) -> None:
+        self.graph, self.optimizer, self.tie_all = graph, optimizer, colocate == "all"
+        self.backward, self.update = backward, update
+        self.ops = _Ops()
+        self.taken = set(graph.op_names)
+        n, m = graph.num_ops, graph.num_tensors
+        self.weights = self._weight_counts()
+        known = any(self.weights)
+        self.producer = graph.producer.tolist()
+        pointer, flat = graph.consumer_ptr.tolist(), graph.consumer.tolist()
+        self.consumers: list[list[int]] = [flat[pointer[t] : pointer[t + 1]] for t in range(m)]
+        self.forward_consumers = [list(c) for c in self.consumers]
+        self.bytes = graph.tensor_bytes.tolist()
+        self.shapes: list[tuple[int, ...]] = list(graph.shapes)
+        self.measured_transfer = graph.measured_transfer.tolist()
+        self.inputs: list[list[int]] = [[] for _ in range(n)]
+        self.outputs: list[list[int]] = [[] for _ in range(n)]
+        for t in range(m):
+            self.outputs[self.producer[t]].append(t)
+            for v in self.forward_consumers[t]:
+                self.inputs[v].append(t)
+        # differentiable[v]: v's output depends on weights, so a gradient must reach v
+        self.differentiable = [False] * n
+        for v in graph.topological_order.tolist():
+            self.differentiable[v] = (
+                not known or self.weights[v] > 0 or any(self.differentiable[self.producer[t]] for t in self.inputs[v])
+            )
+        self.known = known
+        self.has_flops = bool(graph.flops.any())
+
+    def _weight_counts(self) -> list[int]:
+        """Weights of every op; where only bytes are known, 4 of them count as one weight."""
+        parameters, resident = self.graph.parameters, self.graph.resident
+        return np.where(parameters > 0, parameters, -(-resident // 4)).tolist()  # type: ignore[no-any-return]
+
+    def run(self) -> OpGraph:
+        """Differentiate every op, last first, and return the graph."""
+        gradients: list[list[int]] = [[] for _ in self.consumers]  # gradient tensors of each forward tensor
+        for v in self.graph.topological_order[::-1].tolist():
+            if self.differentiable[v]:
+                self._differentiate(v, gradients)
+        return self._build()
+
+    def _differentiate(self, v: int, gradients: list[list[int]]) -> None:
+        """Add the backward ops of v; the gradients of its outputs are complete."""
+        graph = self.graph
+        kind = graph.op_types[v].lower()
+        weights = self.weights[v]
+        wanted = [t for t in self.inputs[v] if self.differentiable[self.producer[t]]]
+        incoming = self._incoming(v, gradients)
+        lone = not self.known  # nothing is known about weights: one backward op takes all the time
+        tied = bool(weights) or self.tie_all
+        flops = int(graph.flops[v])
+        # at most 4 bytes a weight: the rest are buffers (running statistics) without gradients
+        weight_bytes = min(int(graph.resident[v]), 4 * weights)
+        if wanted or lone:
+            operands = 2 if kind in _PRODUCTS and not weights and len(wanted) > 1 else 1
+            share = self.backward / 2 if weights and not lone else self.backward
+            op = self._op(v, "igrad", flops * operands, weight_bytes, 0, share, tied)
+            self._consume(incoming + self._saved_by_igrad(v, kind), op)
+            for t in wanted:
+                gradients[t].append(self._tensor(op, self.bytes[t], self._shape(t), self.measured_transfer[t]))
+        if weights:
+            share = self.backward / 2 if wanted else self.backward
+            op = self._op(v, "wgrad", flops, weight_bytes, weight_bytes, share, True)
+            saved = [] if kind in ("bias_add", "embedding") else self.inputs[v]
+            self._consume(incoming + saved, op)
+            gradient = self._tensor(op, weight_bytes, (), 0)
+            self._consume([gradient], self._add_update(v, weights, weight_bytes))
+
+    def _add_update(self, v: int, weights: int, weight_bytes: int) -> int:
+        flops, state = OPTIMIZERS[self.optimizer]
+        state_bytes = weights * (state + (4 if weight_bytes < 4 * weights else 0))
+        # reads gradient and weights, reads and writes the state, writes the weights
+        return self._op(v, "update", flops * weights, weight_bytes + 2 * state_bytes, state_bytes, self.update, True)
+
+    def _incoming(self, v: int, gradients: list[list[int]]) -> list[int]:
+        """Gradient tensors of v's outputs, summed where several ops consumed one."""
+        incoming: list[int] = []
+        for t in self.outputs[v]:
+            parts = gradients[t]
+            if len(parts) > 1:
+                flops = (len(parts) - 1) * (self.bytes[t] // 4) if self.has_flops else 0
+                op = self._op(v, "grad_sum", flops, 0, 0, 0.0, self.tie_all)
+                self._consume(parts, op)
+                parts = [self._tensor(op, self.bytes[t], self._shape(t), self.measured_transfer[t])]
+            incoming += parts
+        if not incoming:  # the loss: the backward pass starts from what v computed
+            ends = [t for t in self.outputs[v] if not self.forward_consumers[t]]
+            incoming = ends[:1] or [self._tensor(v, 0, (), UNKNOWN if self.graph.measured.shape[1] == 0 else 0)]
+        return incoming
+
+    def _saved_by_igrad(self, v: int, kind: str) -> list[int]:
+        if kind in _NEEDS_OUTPUT:
+            return self.outputs[v]
+        if kind in _NEEDS_NOTHING or (self.weights[v] and kind in _LINEAR_IN_WEIGHTS and len(self.inputs[v]) < 2):
+            return []
+        return self.inputs[v]
+
+    # --- bookkeeping -------------------------------------------------------------------------------------
+
+    def _op(self, v: int, role: str, flops: int, weight_bytes: int, resident: int, ratio: float, tied: bool) -> int:
+        name = base = f"{self.graph.op_names[v]}/{role}"
+        attempt = 1
+        while name in self.taken:
+            name, attempt = f"{base}_{attempt}", attempt + 1
+        self.taken.add(name)
+        ops = self.ops
+        ops.names.append(name)
+        kind = self.graph.op_types[v]
+        plain = {"update": self.optimizer, "grad_sum": "grad_sum"}
+        ops.types.append(plain.get(role, f"{kind}_{role}" if kind else role))
+        ops.origin.append(v)
+        ops.flops.append(flops)
+        ops.weight_bytes.append(weight_bytes)
+        ops.resident.append(resident)
+        ops.ratio.append(ratio)
+        ops.tied.append(tied)
+        return self.graph.num_ops + len(ops.names) - 1
+
+    def _tensor(self, op: int, size: int, shape: tuple[int, ...], ticks: int) -> int:
+        self.producer.append(op)
+        self.bytes.append(size)
+        self.shapes.append(shape)
+        self.measured_transfer.append(ticks)
+        self.consumers.append([])
+        return len(self.producer) - 1
+
+    def _shape(self, t: int) -> tuple[int, ...]:
+        return self.shapes[t] if self.graph.shapes else ()
+
+    def _consume(self, tensors: Sequence[int], op: int) -> None:
+        for t in dict.fromkeys(tensors):
+            self.consumers[t].append(op)
+
+    def _build(self) -> OpGraph:
+        graph, ops = self.graph, self.ops
+        n, extra = graph.num_ops, len(ops.names)
+        origin = np.array(ops.origin, dtype=np.int64)
+        pointer, consumer = csr(self.consumers)
+        producer = np.array(self.producer, dtype=np.int64)
+        size = np.array(self.bytes, dtype=np.int64)
+        moved = np.zeros(n + extra, dtype=np.int64)
+        np.add.at(moved, producer, size)
+        np.add.at(moved, consumer, np.repeat(size, np.diff(pointer)))
+        moved[n:] += np.array(ops.weight_bytes, dtype=np.int64)
+        moved[:n] = graph.bytes_moved
+        moved[n:][graph.bytes_moved[origin] + graph.resident[origin] == 0] = 0  # unknown stays unknown
+        return OpGraph(
+            name=graph.name,
+            op_names=graph.op_names + tuple(ops.names),
+            producer=producer,
+            tensor_bytes=size,
+            consumer_ptr=pointer,
+            consumer=consumer,
+            op_types=graph.op_types + tuple(ops.types),
+            layer=graph.layer + tuple(graph.layer[v] for v in ops.origin),
+            flops=np.concatenate([graph.flops, np.array(ops.flops, dtype=np.int64)]),
+            bytes_moved=moved,
+            resident=np.concatenate([graph.resident, np.array(ops.resident, dtype=np.int64)]),
+            parameters=np.concatenate([graph.parameters, np.zeros(extra, dtype=np.int64)]),
+            colocation=self._colocation(origin),
+            backward=np.concatenate([graph.backward, np.ones(extra, dtype=np.bool_)]),
+            meta=np.concatenate([graph.meta, np.full(extra, -1)]),
+            unshaped=np.concatenate([graph.unshaped, graph.unshaped[origin]]),
+            measured_kinds=graph.measured_kinds,
+            measured=self._measured(origin),
+            measured_transfer=np.array(self.measured_transfer, dtype=np.int64),
+            shapes=tuple(self.shapes) if graph.shapes else (),
+            tick_seconds=graph.tick_seconds,
+        )
+
+    def _colocation(self, origin: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give forward ops with tied backward ops a group, new unless they have one."""
+        groups = self.graph.colocation.copy()
+        tied = np.array(self.ops.tied, dtype=np.bool_)
+        new = np.unique(origin[tied & (groups[origin] < 0)])
+        groups[new] = (int(groups.max()) + 1 if (groups >= 0).any() else 0) + np.arange(len(new))
+        return np.concatenate([groups, np.where(tied, groups[origin], -1)])
+
+    def _measured(self, origin: NDArray[np.int64]) -> NDArray[np.int64]:
+        forward = self.graph.measured
+        times = forward[origin]
+        if not times.size:
+            return np.concatenate([forward, times])
+        scaled = round_half_up(np.maximum(times, 0) * np.array(self.ops.ratio)[:, None], "measured backward time")
+        return np.concatenate([forward, np.where(times >= 0, scaled, np.where(times == UNSUPPORTED, times, UNKNOWN))])
