@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
+SLACK = (0.0, 0.05, 0.15, 0.4, 1.0, 3.0)
+"""Default load limits of the mapping, as excess over the ideal load per device."""
+
+
 class UnitGraph(NamedTuple):
     """Units (ops that share a device anyway) and the transfer times between them."""
 
@@ -130,6 +134,70 @@ def zero_edges(graph: UnitGraph, num_edges: int, cap: float) -> Ints:
             count += 1
         cluster[unit] = cluster[root]
     return cluster
+
+
+@njit(cache=True, nogil=True)
+def _parallel_time(
+    sequence: Ints, pred_ptr: Ints, pred_op: Ints, pred_cost: Floats, work: Floats, cluster: Ints, start: Floats,
+    open_at: Floats, best: float,
+) -> float:  # fmt: skip
+    """Makespan of a clustering with one device per cluster, ops in the order of `sequence`.
+
+    `start` and `open_at` are scratch. Stops early, with a larger value, once `best` is exceeded.
+    """
+    open_at[:] = 0.0
+    longest = 0.0
+    for op in sequence:
+        begin = open_at[cluster[op]]
+        for e in range(pred_ptr[op], pred_ptr[op + 1]):
+            source = pred_op[e]
+            arrival = start[source] + work[source]
+            if cluster[source] != cluster[op]:
+                arrival += pred_cost[e]
+            begin = max(begin, arrival)
+        start[op] = begin
+        open_at[cluster[op]] = begin + work[op]
+        longest = max(longest, begin + work[op])
+        if longest > best:
+            break
+    return longest
+
+
+@njit(cache=True, nogil=True)
+def internalise(
+    graph: UnitGraph, unit: Ints, sequence: Ints, pred_ptr: Ints, pred_op: Ints, pred_cost: Floats, work: Floats
+) -> Ints:
+    """Sarkar's internalisation: zero an edge whenever the parallel time does not grow; cluster of each unit."""
+    num_units = len(graph.bytes)
+    parent = np.arange(num_units)
+    load, size = graph.work.copy(), graph.bytes.copy()
+    cluster = unit.copy()
+    trial = unit.copy()
+    start, open_at = np.zeros(len(work)), np.zeros(num_units)
+    best = _parallel_time(sequence, pred_ptr, pred_op, pred_cost, work, cluster, start, open_at, np.inf)
+    for e in range(len(graph.source)):
+        a, b = _root(parent, graph.source[e]), _root(parent, graph.target[e])
+        if a == b or not _mergeable(graph, load, size, a, b):
+            continue
+        for op in range(len(work)):
+            trial[op] = a if cluster[op] == b else cluster[op]
+        time = _parallel_time(sequence, pred_ptr, pred_op, pred_cost, work, trial, start, open_at, best)
+        if time <= best:
+            best = time
+            parent[b] = a
+            size[a] += size[b]
+            for device in range(load.shape[1]):
+                load[a, device] += load[b, device]
+            cluster, trial = trial, cluster
+    result = np.full(num_units, -1, np.int64)
+    count = 0
+    for u in range(num_units):
+        root = _root(parent, u)
+        if result[root] < 0:
+            result[root] = count
+            count += 1
+        result[u] = result[root]
+    return result
 
 
 @njit(cache=True, nogil=True)
@@ -346,14 +414,18 @@ class EdgeZeroing:
 
     Parameters
     ----------
-    caps : largest work of a cluster, as multiples of the total work per device.
+    caps : largest work of a cluster, as multiples of the total work per device. Twice, four times, ... as
+        much is tried too, up to everything in one cluster.
     thresholds : number of thresholds: edges are considered down to so many quantiles of the distinct costs.
     slack : load limits of the mapping, as excess over the ideal load per device.
+    steps : Sarkar's own rule (zero an edge whenever the parallel time does not grow) is tried first if
+        edges x (ops + edges) is at most this.
     """
 
-    caps: tuple[float, ...] = (0.0625, 0.125, 0.25, 0.34, 0.5, 0.67, 0.8, 1.0, 1.05, 1.15, 1.3, 1.6, 2.0)
+    caps: tuple[float, ...] = (1.0, 1.05, 0.8, 1.15, 0.67, 0.5, 1.3, 0.34, 0.25, 1.6, 0.125, 0.0625)
     thresholds: int = 12
-    slack: tuple[float, ...] = (0.0, 0.05, 0.15, 0.4, 1.0)
+    slack: tuple[float, ...] = SLACK
+    steps: int = 400_000_000
 
     name: ClassVar[str] = "edge-zeroing"
 
@@ -378,8 +450,11 @@ class EdgeZeroing:
         def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
             graph = unit_graph(view)
             sweep = _Sweep(view, graph, self.slack)
+            if len(graph.cost) * (problem.num_ops + problem.num_edges) <= self.steps:
+                yield from sweep.candidates(internalised(view, graph))
             share = graph.mean_work.sum() / problem.num_devices
-            for cap in self.caps:
+            multiples = [2.0**i for i in range(1, (problem.num_devices - 1).bit_length() + 1)]
+            for cap in (*self.caps, *multiples):
                 for num_edges in self._edge_counts(graph.cost):
                     yield from sweep.candidates(zero_edges(graph, num_edges, cap * share * (1.0 + 1e-12)))
 
@@ -401,7 +476,7 @@ class Dsc:
     slack : load limits of the mapping, as excess over the ideal load per device.
     """
 
-    slack: tuple[float, ...] = (0.0, 0.05, 0.15, 0.4, 1.0)
+    slack: tuple[float, ...] = SLACK
 
     name: ClassVar[str] = "dsc"
 
@@ -424,6 +499,16 @@ class Dsc:
             yield from sweep.candidates(merge_units(dsc_clusters(view), view.units.unit))
 
         return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress)
+
+
+def internalised(view: View, graph: UnitGraph) -> Ints:
+    """Cluster of each unit by Sarkar's rule, with mean compute and transfer times and ops by b-level."""
+    rank, _ = view.upward_rank()
+    arrays = view.graph
+    return np.asarray(internalise(
+        graph, view.units.unit, view.by_decreasing(rank), arrays.pred_ptr, arrays.pred_op,
+        view.mean_transfer[arrays.pred_tensor], view.mean_compute,
+    ))  # fmt: skip
 
 
 def dsc_clusters(view: View) -> Ints:

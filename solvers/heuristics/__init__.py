@@ -19,7 +19,7 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec("etf", "heuristics.list_scheduling:Etf", "the op and device that can start earliest (1989)"),
     _spec("critical-path", "heuristics.critical_path:CriticalPath",
           "highest b-level on the device of its earliest start, best of 50 tie-breakings"),
-    _spec("enumerative", "heuristics.enumerative:Enumerative", "spread the shards of each meta-op, least communication"),
+    _spec("enumerative", "heuristics.enumerative:Enumerative", "spread the shards of each meta-op with least traffic"),
     _spec("m-topo", "heuristics.baechi:MTopo", "topological order, equal shares of memory (Baechi 2020)"),
     _spec("m-etf", "heuristics.baechi:MEtf", "earliest task first among devices with space (Baechi 2020)"),
     _spec("m-sct", "heuristics.baechi:MSct", "earliest task first with favourite children from an LP (Baechi 2020)"),

@@ -122,19 +122,20 @@ class MSct:
 
     Parameters
     ----------
-    threshold : an edge is a favourite when its relaxed variable is at most this much.
+    threshold : an edge is a favourite when its relaxed variable is below this; at 1/2, the rounding of Hanen
+        and Munier, an op still has at most one favourite, smaller values keep only the clear ones.
     max_edges : beyond this many edges the linear program is replaced by a greedy choice (largest transfers
         first), and the message says so.
     """
 
-    threshold: float = 0.1
+    threshold: float = 0.5
     max_edges: int = 20_000
 
     name: ClassVar[str] = "m-sct"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.threshold < 0.5:
-            raise InputError(f"m-sct: threshold must be in [0, 0.5), received {self.threshold}")
+        if not 0 < self.threshold <= 0.5:
+            raise InputError(f"m-sct: threshold must be in (0, 0.5], received {self.threshold}")
 
     def solve(
         self,
@@ -162,7 +163,7 @@ class MSct:
                    inflations=CAUTIOUS, message=message)  # fmt: skip
 
 
-def favourite_children(view: View, threshold: float = 0.1) -> NDArray[np.int64]:
+def favourite_children(view: View, threshold: float = 0.5) -> NDArray[np.int64]:
     """Return the favourite child of each op or -1, by the relaxed linear program of Hanen and Munier.
 
     Minimise w subject to w >= s_i + p_i; s_j >= s_i + p_i + c_ij x_ij for every edge; over the children of
@@ -198,7 +199,7 @@ def favourite_children(view: View, threshold: float = 0.1) -> NDArray[np.int64]:
     if answer.x is None:
         return greedy_children(view)
     share = answer.x[:count]
-    chosen = edge[share <= threshold]
+    chosen = edge[share < threshold - 1e-9]
     order = chosen[np.lexsort((chosen, -view.mean_transfer[tensor[chosen]], np.round(share[chosen], 9)))]
     return _match(n, parent[order], child[order])
 

@@ -1,0 +1,151 @@
+"""Memory, compatibility and colocation: every heuristic fits them or says why nothing does."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from random_problems import random_problem
+
+from placeopt.evaluation import evaluate
+from placeopt.problem import PlacementProblem
+from placeopt.solution import Budget
+from placeopt.solver import make_solver
+from placeopt.solvers.heuristics import SPECS
+from placeopt.solvers.heuristics.driver import View, units_of
+from placeopt.solvers.heuristics.repair import impossible, pack, repair
+from placeopt.validate import placement_violations
+
+NAMES = [spec.name for spec in SPECS]
+BUDGET = Budget(evaluations=30)
+
+
+def sized(sizes, capacity, edges=(), **fields):
+    """Return a problem whose ops need one tick and the given bytes each."""
+    compute = np.ones((len(sizes), len(capacity)), dtype=np.int64)
+    return PlacementProblem.from_edges(compute, list(edges), resident=sizes, capacity=capacity, **fields)
+
+
+def fits_somehow(units):
+    """Brute force: whether any assignment of units to devices fits."""
+    options = [np.flatnonzero(row) for row in units.allowed]
+    for home in itertools.product(*options):
+        used = np.bincount(home, units.bytes, minlength=len(units.capacity))
+        if (used <= units.capacity).all():
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_perfect_packing(name):
+    """Three devices of 10 bytes hold 6+4, 5+5 and 4+3+3 exactly: there is no slack at all."""
+    problem = sized([3, 4, 5, 6, 5, 4, 3], [10, 10, 10], [(0, 6, 5), (1, 5, 5), (2, 4, 5)])
+    result = make_solver(name).solve(problem, BUDGET, seed=0)
+    assert result.status == "feasible"
+    assert not placement_violations(problem, result.solution)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_groups_are_reserved_as_a_whole(name):
+    """A colocation group of 8 bytes whose members come early and late gets one device of 8 bytes."""
+    problem = sized([2, 3, 3, 3, 2, 3], [8, 8], [(0, 1, 1), (1, 4, 1), (2, 3, 1)], colocation=[0, 0, -1, -1, -1, 0])
+    result = make_solver(name).solve(problem, BUDGET, seed=0)
+    assert result.solution is not None
+    assert len(set(result.solution.device[[0, 1, 5]].tolist())) == 1
+    assert not placement_violations(problem, result.solution)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (sized([5, 5, 5], [7, 7]), "resident bytes|packed"),
+        (sized([9, 1], [8, 8]), "needs 9 bytes"),
+        (sized([6, 6, 6], [10, 10]), "packed"),
+        (
+            PlacementProblem.from_edges([[1, -1], [-1, 1]], [], colocation=[0, 0]),
+            "no device that can run all its members",
+        ),
+    ],
+    ids=["total", "one-op", "packing", "group"],
+)
+def test_impossible_instances_are_named(name, problem, words):
+    """Where no placement exists the status is infeasible and the message says why."""
+    result = make_solver(name).solve(problem, BUDGET, seed=0)
+    assert result.status == "infeasible"
+    assert result.solution is None
+    assert any(word in result.message for word in words.split("|"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_memory_limits(name):
+    """On random problems with tight memory the answer is valid, or nothing fits at all (brute force)."""
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        problem = random_problem(rng, max_ops=8, max_devices=3)
+        share = problem.resident.sum() / problem.num_devices
+        problem = problem.replace(capacity=np.full(problem.num_devices, int(share * rng.uniform(1.0, 1.5)) + 1))
+        units = units_of(problem)
+        result = make_solver(name).solve(problem, BUDGET, seed=seed)
+        if fits_somehow(units):
+            assert result.solution is not None, seed
+            assert not placement_violations(problem, result.solution)
+        else:
+            assert result.status == "infeasible", seed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_peak_memory(name):
+    """With a limit on the dynamic peak the placement keeps it in the execution that the result names."""
+    rng = np.random.default_rng(5)
+    found = 0
+    for _ in range(15):
+        problem = random_problem(rng, max_ops=10, max_devices=3, contention="none")
+        share = (problem.resident.sum() + problem.tensor_bytes.sum()) / problem.num_devices
+        problem = problem.replace(memory="peak", capacity=np.full(problem.num_devices, int(1.4 * share) + 12))
+        result = make_solver(name).solve(problem, BUDGET, seed=0)
+        if result.solution is not None:
+            found += 1
+            peak = evaluate(problem, result.solution, result.queue).peak_memory
+            assert (peak <= problem.capacity).all()
+        else:
+            assert result.message
+    assert found >= 12
+
+
+def test_repair_changes_little():
+    """An overloaded device gives away the smallest unit that cures it; everything else stays."""
+    units = units_of(sized([4, 3, 2, 1], [8, 8]))
+    home = repair(units, np.zeros(4, dtype=np.int64), np.ones((4, 2)))
+    assert home.tolist() == [0, 0, 1, 0]
+
+
+def test_pack_finds_what_best_fit_misses():
+    """Best fit decreasing fails on 6, 5, 4, 3, 3, 3 in 12 + 12; the integer program packs it."""
+    units = units_of(sized([6, 5, 4, 3, 3, 3], [12, 12]))
+    home, proved = pack(units)
+    assert not proved
+    assert np.bincount(home, units.bytes, minlength=2).tolist() == [12, 12]
+
+
+def test_impossible_says_nothing_of_possible_problems():
+    """No random problem that brute force can pack is called impossible."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        problem = random_problem(rng, max_ops=6, max_devices=3)
+        problem = problem.replace(capacity=rng.integers(0, 30, problem.num_devices))
+        units = units_of(problem)
+        if fits_somehow(units):
+            assert impossible(units, problem) is None
+
+
+def test_units_are_numbered_by_first_op():
+    """Groups and single ops become units in op order; bytes add up, compatibility intersects."""
+    problem = PlacementProblem.from_edges(
+        [[1, 1], [1, -1], [1, 1], [2, 2]], [], colocation=[-1, 7, -1, 7], resident=[1, 2, 3, 4]
+    )
+    units = View(problem).units
+    assert units.unit.tolist() == [0, 1, 2, 1]
+    assert units.bytes.tolist() == [1, 6, 3]
+    assert units.allowed.tolist() == [[True, True], [True, False], [True, True]]
