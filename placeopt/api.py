@@ -190,7 +190,9 @@ def problem_kind(problem: Any) -> str:
     for cls in type(problem).__mro__:
         if cls.__name__ in kinds:
             return kinds[cls.__name__]
-    raise InputError(f"expected a problem (po.load, po.load_pipeline, po.load_stream), received {type(problem).__name__}")
+    raise InputError(
+        f"expected a problem (po.load, po.load_pipeline, po.load_stream), received {type(problem).__name__}"
+    )
 
 
 def default_solver(problem: Any) -> str:

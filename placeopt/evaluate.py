@@ -1,2 +1,2 @@
 """Moved: import from placeopt.evaluation."""
-from placeopt.evaluation import *  # noqa: F403
+from placeopt.evaluation import *

@@ -70,9 +70,7 @@ class Evaluation:
     def schedule(self) -> Schedule:
         """Start and end of every op and transfer."""
         rows = self.transfers
-        return Schedule(
-            self.placement.device, self.start, self.finish, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3]
-        )
+        return Schedule(self.placement.device, self.start, self.finish, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
 
 
 def problem_arrays(problem: PlacementProblem) -> kernels.ProblemArrays:
@@ -197,7 +195,9 @@ def evaluate_batch(
     else:
         ranks = np.ascontiguousarray(np.atleast_2d(np.asarray(priorities)), dtype=np.int64)
         if ranks.shape not in ((1, problem.num_ops), table.shape):
-            raise InputError(f"priorities: expected shape {table.shape} or ({problem.num_ops},), received {ranks.shape}")
+            raise InputError(
+                f"priorities: expected shape {table.shape} or ({problem.num_ops},), received {ranks.shape}"
+            )
     arrays = problem_arrays(problem)
     out = np.empty(len(table), dtype=np.int64)
     workers = num_threads() if threads is None else max(1, threads)

@@ -257,7 +257,9 @@ def topological_order(
     while level.size:
         order.append(level)
         counts = pointer[level + 1] - pointer[level]
-        flat = np.repeat(pointer[level] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) + np.arange(counts.sum())
+        flat = np.repeat(pointer[level] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) + np.arange(
+            counts.sum()
+        )
         hit, times = np.unique(target[flat], return_counts=True)
         waiting[hit] -= times
         level = hit[waiting[hit] == 0]
@@ -279,6 +281,6 @@ def _name_cycle(
     while at not in path:
         path.append(at)
         at = predecessor[at]
-    cycle = path[path.index(at):][::-1]
+    cycle = path[path.index(at) :][::-1]
     names = [op_names[i] for i in cycle[:6]] + (["..."] if len(cycle) > 6 else []) + [op_names[cycle[0]]]
     return " -> ".join(names)

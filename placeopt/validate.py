@@ -6,6 +6,7 @@ Plain Python on purpose: no numba, and no code shared with the kernels that it c
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -128,7 +129,9 @@ def schedule_violations(problem: PlacementProblem, schedule: Schedule) -> list[s
             else:
                 needed.add((tensor, device[op]))
                 if (tensor, device[op]) not in arrival:
-                    found.append(f"op '{name[op]}' needs tensor {tensor} of '{name[producer]}', which is never sent to it")
+                    found.append(
+                        f"op '{name[op]}' needs tensor {tensor} of '{name[producer]}', which is never sent to it"
+                    )
                     continue
                 available = arrival[tensor, device[op]]
             if start[op] < available:
@@ -146,7 +149,7 @@ def _overlaps(intervals: list[tuple[int, int, str]], where: str) -> list[str]:
     """List pairs of intervals of positive length that overlap, or cut through one another, on one resource."""
     found = []
     busy = sorted(x for x in intervals if x[1] > x[0])
-    for (_, end, what), (start, _, other) in zip(busy, busy[1:], strict=False):
+    for (_, end, what), (start, _, other) in pairwise(busy):
         if start < end:
             found.append(f"{where}: {other} starts at {start}, while {what} runs until {end}")
     for begin, finish, what in intervals:
@@ -168,7 +171,7 @@ def _peak_violations(
     for tensor in range(problem.num_tensors):
         producer = int(problem.producer[tensor])
         size = int(problem.tensor_bytes[tensor])
-        readers = problem.consumer[problem.consumer_ptr[tensor]:problem.consumer_ptr[tensor + 1]].tolist()
+        readers = problem.consumer[problem.consumer_ptr[tensor] : problem.consumer_ptr[tensor + 1]].tolist()
         home = device[producer]
         sent = [d for t, d in arrival if t == tensor]
         last = [end[v] for v in readers if device[v] == home] + [arrival[tensor, d] for d in sent] + [end[producer]]

@@ -21,7 +21,14 @@ def test_every_preset_can_be_made():
 
 @pytest.mark.parametrize(
     ("name", "devices", "classes"),
-    [("4xA100", 4, 1), ("2x4xA100", 8, 2), ("cpu+gpu", 2, 1), ("cpu+4xP100", 5, 2), ("uniform:7", 7, 1), ("V100", 1, 1)],
+    [
+        ("4xA100", 4, 1),
+        ("2x4xA100", 8, 2),
+        ("cpu+gpu", 2, 1),
+        ("cpu+4xP100", 5, 2),
+        ("uniform:7", 7, 1),
+        ("V100", 1, 1),
+    ],
 )
 def test_names_give_devices_and_link_classes(name, devices, classes):
     """The grammar of names is honoured."""

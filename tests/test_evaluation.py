@@ -6,16 +6,16 @@ import os
 
 import numpy as np
 import pytest
+import reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from random_problems import random_device, random_problem
 
-import reference
 from placeopt.errors import InfeasiblePlacementError, InputError
 from placeopt.evaluation import INFEASIBLE, evaluate, evaluate_batch
 from placeopt.problem import PlacementProblem
 from placeopt.solution import Placement
 from placeopt.validate import schedule_violations
-from random_problems import random_device, random_problem
 
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 

@@ -169,7 +169,9 @@ def _at_precision(device: Device, precision: str, text: str) -> Device:
     if device.family != "gpu":
         return device
     if precision not in peaks:
-        raise InputError(f"cluster '{text}': {device.kind} has no {precision} matrix units; use {', '.join(['fp32', *peaks])}")
+        raise InputError(
+            f"cluster '{text}': {device.kind} has no {precision} matrix units; use {', '.join(['fp32', *peaks])}"
+        )
     return replace(device, peak_flops=peaks[precision])
 
 

@@ -57,8 +57,16 @@ LINKS: dict[str, Link] = {
 PCIE_OF = {"P100": "pcie3", "V100": "pcie3", "A100": "pcie4", "H100": "pcie5"}
 
 PRESETS = {
-    **{f"{n}x{kind}": f"{n} {kind} in one host, NVLink" for kind in ("P100", "V100", "A100", "H100") for n in (1, 2, 4, 8)},
-    **{f"{n}x{kind}-pcie": f"{n} {kind} in one host, PCI Express" for kind in ("P100", "V100", "A100") for n in (2, 4, 8)},
+    **{
+        f"{n}x{kind}": f"{n} {kind} in one host, NVLink"
+        for kind in ("P100", "V100", "A100", "H100")
+        for n in (1, 2, 4, 8)
+    },
+    **{
+        f"{n}x{kind}-pcie": f"{n} {kind} in one host, PCI Express"
+        for kind in ("P100", "V100", "A100")
+        for n in (2, 4, 8)
+    },
     "cpu+gpu": "a CPU and a V100 over PCI Express",
     "cpu+2xV100": "a CPU and 2 V100, NVLink between the GPUs",
     "cpu+4xP100": "a CPU and 4 P100, NVLink between the GPUs",

@@ -96,7 +96,9 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
     if data["parallelism"] is not None:
         view.add_row("parallelism", f"{data['parallelism']:.3g} (work / critical path)")
     if data["communication_to_computation"] is not None:
-        view.add_row("communication", f"{data['communication_to_computation']:.3g} x computation, each tensor sent once")
+        view.add_row(
+            "communication", f"{data['communication_to_computation']:.3g} x computation, each tensor sent once"
+        )
     view.add_row("memory", f"{common.bytes_text(data['resident_bytes'])} resident, "
                  f"{common.bytes_text(data['resident_per_device'])} per device when spread evenly")  # fmt: skip
     for method, value in data["bounds"].items():

@@ -17,7 +17,7 @@ def solvers_command(
 ) -> None:
     """List the solvers: name, problem, objectives. Example: `placeopt solvers --options annealing`."""
     from placeopt.errors import InputError
-    from placeopt.solver import solver_class, specs
+    from placeopt.solver import specs
 
     if kind not in (None, "placement", "pipeline", "jobs"):
         raise InputError(f"--kind: expected placement, pipeline or jobs, received '{kind}'")

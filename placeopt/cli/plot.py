@@ -14,9 +14,9 @@ def plot_command(
     source: common.Source,
     placement: Annotated[Path, typer.Argument(help="JSON or CSV: op,device[,priority].", show_default=False)],
     cluster: common.ClusterOption = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="PNG, SVG or PDF of the Gantt picture, or trace .json.")] = Path(
-        "gantt.png"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="PNG, SVG or PDF of the Gantt picture, or trace .json.")
+    ] = Path("gantt.png"),
     queue: Annotated[str | None, typer.Option("--queue", help="fifo, priority or planned.")] = None,
     format: common.Format = None,
     training: common.Training = False,

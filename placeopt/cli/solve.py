@@ -43,7 +43,9 @@ def solve_command(
     option: Annotated[
         list[str] | None, typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for placement, results, Gantt, trace.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for placement, results, Gantt, trace.")
+    ] = None,
     bound_seconds: Annotated[float, typer.Option("--bound-seconds", min=0, help="Time for the lower bound.")] = 5.0,
     format: common.Format = None,
     training: common.Training = False,
@@ -151,7 +153,12 @@ def _progress(problem: PlacementProblem, quiet: bool) -> Iterator[tuple[Any, OnP
     from rich.progress import Progress as Bar
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.fields[solver]:>16}"), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[solver]:>16}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", solver="", total=None)
 
@@ -243,9 +250,7 @@ def _json(
     """One result object for one named solver; for several, the list and the best one's fields beside it."""
     from placeopt.serialize import to_dict
 
-    rows = [
-        {**to_dict(result), "devices_used": _devices_used(result), "single_device": single} for result in results
-    ]
+    rows = [{**to_dict(result), "devices_used": _devices_used(result), "single_device": single} for result in results]
     extra = {"bounds": {} if report is None else report.bounds, "files": files}
     if named and len(results) + len(failures) == 1:
         return {**rows[0], **extra}
@@ -270,7 +275,9 @@ def _print(
     say(f"{problem.name}: {problem.num_ops} ops, {problem.num_edges} edges, {problem.num_devices} devices")
     if report is not None and report.infeasible:
         say(f"infeasible: {report.infeasible}")
-    view = Table("solver", problem.objective, "gap", "devices", "status", "evaluations", "runtime", box=None, pad_edge=False)
+    view = Table(
+        "solver", problem.objective, "gap", "devices", "status", "evaluations", "runtime", box=None, pad_edge=False
+    )
     for column in view.columns[1:4] + view.columns[5:]:
         column.justify = "right"
     for i, result in enumerate(results):

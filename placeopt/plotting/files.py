@@ -26,7 +26,11 @@ def write_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
 
 
 def write_pictures(
-    folder: Path, problem: PlacementProblem, placement: Placement, queue: str | None = None, lower_bound: int | None = None
+    folder: Path,
+    problem: PlacementProblem,
+    placement: Placement,
+    queue: str | None = None,
+    lower_bound: int | None = None,
 ) -> list[Path]:
     """Write gantt.png and trace.json of a placement into `folder`; return what was written.
 

@@ -69,7 +69,9 @@ def graph_figure(graph: OpGraph) -> Any:
     colours = [COLOURS[ranked.index(x)] if x in ranked else GREY for x in graph.op_types]
     axes.scatter(place[:, 0], place[:, 1], s=110, c=colours, zorder=3)
     for v, name in enumerate(graph.op_names):
-        axes.annotate(name.rsplit("/", 1)[-1][:14], place[v], (0, -11), textcoords="offset points", ha="center", fontsize=5)
+        axes.annotate(
+            name.rsplit("/", 1)[-1][:14], place[v], (0, -11), textcoords="offset points", ha="center", fontsize=5
+        )
     axes.set_axis_off()
     axes.set_title(f"{graph.name}: {graph.num_ops} ops", fontsize=10)
     return figure

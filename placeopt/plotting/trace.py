@@ -42,7 +42,9 @@ def chrome_trace(evaluation: Evaluation) -> dict[str, Any]:
         for lane in range(int(lanes.max()) + 1):
             tracks[a, b, lane] = len(tracks) + 1
             label = f"{problem.device_names[a]} -> {problem.device_names[b]}"
-            events.append(_name("thread_name", TRANSFERS, tracks[a, b, lane], label + (f" ({lane + 1})" if lane else "")))
+            events.append(
+                _name("thread_name", TRANSFERS, tracks[a, b, lane], label + (f" ({lane + 1})" if lane else ""))
+            )
         for i, lane in zip(here.tolist(), lanes.tolist(), strict=True):
             tensor, _, begin, end = rows[i].tolist()
             label = problem.op_names[int(problem.producer[tensor])]

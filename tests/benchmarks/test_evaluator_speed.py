@@ -29,7 +29,9 @@ def layered(n, k, edges, seed=0, channel=None):
 
 
 @pytest.mark.parametrize("queue", ["fifo", "priority"])
-@pytest.mark.parametrize(("n", "edges", "k", "batch"), [(1000, 2000, 8, 64), (200, 400, 4, 256), (100_000, 200_000, 64, 1)])
+@pytest.mark.parametrize(
+    ("n", "edges", "k", "batch"), [(1000, 2000, 8, 64), (200, 400, 4, 256), (100_000, 200_000, 64, 1)]
+)
 def test_evaluations_on_one_core(benchmark, n, edges, k, batch, queue):
     """Time of `batch` evaluations on one core."""
     problem = layered(n, k, edges)

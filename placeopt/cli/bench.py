@@ -1,0 +1,99 @@
+"""`placeopt bench` and `placeopt report`: run a grid, make its tables and pictures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from placeopt.cli import common
+
+
+def bench_command(
+    study: Annotated[Path, typer.Argument(help="Study file (TOML).", show_default=False)],
+    results: Annotated[Path, typer.Option("--results", help="Folder of results; the study gets its own in it.")] = Path(
+        "results"
+    ),
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", help="Cells at a time; by default one per core.")] = None,
+    backend: Annotated[str, typer.Option("--backend", help="loky, threading, dask or ray.")] = "loky",
+    address: Annotated[
+        str | None, typer.Option("--address", help="Dask scheduler, for instance tcp://host:8786.")
+    ] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
+    oversubscribe: Annotated[
+        bool, typer.Option("--oversubscribe", help="Allow workers x jobs beyond the cores.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the cells and stop.")] = False,
+    json: common.Json = False,
+) -> None:
+    """Run a study in parallel. Killed and started again, it goes on where it was.
+
+    Example: `placeopt bench results/heuristics/study.toml --jobs 2`
+    """
+    from placeopt.experiments.progress import LiveReporter, PlainReporter
+    from placeopt.experiments.runner import run_study
+    from placeopt.experiments.study import expand, load_study
+
+    grid = load_study(study)
+    if dry_run:
+        cells = expand(grid)
+        if json:
+            common.print_json({"study": grid.name, "cells": len(cells)})
+        else:
+            common.console().print(f"{grid.name}: {len(cells)} cells")
+        return
+    live = LiveReporter() if sys.stderr.isatty() and not json else None
+    try:
+        summary = run_study(
+            grid, results, jobs=jobs, backend=backend, address=address, retry_failed=retry_failed,
+            allow_oversubscription=oversubscribe, reporter=live or (None if json else PlainReporter()),
+        )  # fmt: skip
+    finally:
+        if live is not None:
+            live.close()
+    folder = results / grid.name
+    if json:
+        common.print_json(
+            {"study": grid.name, "folder": str(folder), "cells": summary.total, "skipped": summary.skipped,
+             "done": summary.done, "failed": summary.failed, "unsaved": summary.unsaved,
+             "interrupted": summary.interrupted, "runtime": summary.seconds, "errors": summary.errors}
+        )  # fmt: skip
+    else:
+        say = common.console().print
+        say(f"{grid.name}: {summary.done} done, {summary.failed} failed, {summary.skipped} finished before "
+            f"({summary.seconds:.1f} s)")  # fmt: skip
+        if summary.unsaved:
+            say(
+                f"{summary.unsaved} results could not be written (disk full?): free some space and run the command again"
+            )
+        if summary.interrupted:
+            say("interrupted: run the same command to go on")
+        say(f"results: {folder / 'runs.jsonl'}; next: placeopt report {folder}")
+    if summary.interrupted:
+        raise typer.Exit(130)
+    if summary.unsaved:
+        raise typer.Exit(1)
+
+
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="Folder with runs.jsonl.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; by default into the folder.")] = None,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Also write runs.parquet (needs pyarrow).")] = False,
+    json: common.Json = False,
+) -> None:
+    """Write best-known values, gaps, wins, profiles and tests of a study: HTML, PNG, SVG, Markdown, CSV.
+
+    Example: `placeopt report results/heuristics`
+    """
+    from placeopt.experiments.report import write_report
+
+    files, data = write_report(folder, out or folder, parquet=parquet)
+    if json:
+        common.print_json({**data, "files": [str(path) for path in files]})
+        return
+    say = common.console().print
+    say(f"{data['rows']} runs, {data['failed']} failed, {data['instances']} instances, {data['solvers']} solvers")
+    for path in files:
+        say(f"wrote {path}")

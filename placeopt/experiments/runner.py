@@ -1,0 +1,245 @@
+"""Run the cells of a study in parallel; survive solvers that raise, hang or are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.errors import InputError, MissingExtraError
+from placeopt.experiments.cell import failure, run_cell
+from placeopt.experiments.store import RunStore, latest
+from placeopt.experiments.study import Cell, Study, expand
+
+if TYPE_CHECKING:
+    from placeopt.experiments.progress import Reporter
+
+BACKENDS = ("loky", "threading", "dask", "ray")
+
+
+@dataclass
+class Summary:
+    """What a run of a study did.
+
+    Attributes
+    ----------
+    skipped : cells that were finished before; unsaved : finished cells that the disk did not take.
+    """
+
+    total: int = 0
+    skipped: int = 0
+    done: int = 0
+    failed: int = 0
+    unsaved: int = 0
+    interrupted: bool = False
+    seconds: float = 0.0
+    errors: list[str] = field(default_factory=list)
+
+
+def run_study(
+    study: Study,
+    results: str | Path = "results",
+    *,
+    jobs: int | None = None,
+    backend: str = "loky",
+    address: str | None = None,
+    retry_failed: bool = False,
+    allow_oversubscription: bool = False,
+    reporter: Reporter | None = None,
+) -> Summary:
+    """Run the cells of a study that have no result yet.
+
+    Parameters
+    ----------
+    results : folder; the study's store is results/<name>/runs.jsonl.
+    jobs : cells at a time, by default one per core.
+    backend : joblib back end: "loky", "threading", "dask" (a LocalCluster, or the scheduler at `address`) or "ray".
+    retry_failed : run failed cells again.
+    allow_oversubscription : let CP-SAT workers x jobs exceed the cores.
+    reporter : told about every finished cell.
+    """
+    if backend not in BACKENDS:
+        raise InputError(f"--backend: expected one of {', '.join(BACKENDS)}, received '{backend}'")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = cores if jobs is None else jobs
+    if jobs < 1:
+        raise InputError(f"--jobs: expected at least 1, received {jobs}")
+    cells = expand(study)
+    if not allow_oversubscription and address is None:
+        _check_workers(cells, jobs, cores)
+    folder = Path(results) / study.name
+    summary = Summary(total=len(cells))
+    started = time.perf_counter()
+    with RunStore(folder) as store:
+        known = latest(store.rows())
+        finished = {key for key, row in known.items() if not (retry_failed and row["status"] == "failed")}
+        todo = [cell for cell in cells if cell.key not in finished]
+        summary.skipped = len(cells) - len(todo)
+        if reporter is not None:
+            reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in finished])
+        _warm_up(todo)
+        try:
+            for row in _execute(todo, folder, jobs, backend, address):
+                store.append(row)
+                summary.done += row["status"] != "failed"
+                summary.failed += row["status"] == "failed"
+                if row["status"] == "failed":
+                    summary.errors.append(f"{row['instance']} / {row['label']} / seed {row['seed']}: {row['error']}")
+                if reporter is not None:
+                    reporter.finished(summary, row)
+        except KeyboardInterrupt:
+            summary.interrupted = True
+    summary.unsaved = len(store.unsaved)
+    summary.seconds = time.perf_counter() - started
+    return summary
+
+
+def _check_workers(cells: list[Cell], jobs: int, cores: int) -> None:
+    """Refuse grids whose CP-SAT workers would crowd the cores."""
+    from placeopt.solver import make_solver
+
+    for name, kind, options in {(c.solver, c.kind, json.dumps(c.options, sort_keys=True)) for c in cells}:
+        workers = getattr(make_solver(name, kind, **json.loads(options)), "num_workers", 1)
+        if isinstance(workers, int) and workers > 1 and workers * jobs > cores:
+            raise InputError(
+                f"solver '{name}' uses {workers} workers, times {jobs} jobs is more than {cores} cores: give it "
+                f"options = {{num_workers = {max(1, cores // jobs)}}}, use --jobs {max(1, cores // workers)}, or allow "
+                "it with --oversubscribe"
+            )
+
+
+def _warm_up(cells: list[Cell]) -> None:
+    """Compile the kernels once, here, so that workers load them from numba's cache."""
+    if cells and cells[0].kind == "placement":
+        from placeopt.evaluation import warm_up
+
+        warm_up()
+
+
+def _execute(cells: list[Cell], folder: Path, jobs: int, backend: str, address: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the row of every cell, in order of completion, whatever happens to the workers."""
+    waiting = {cell.key: cell for cell in cells}
+    running = folder / "running"
+    alone: list[Cell] = []
+    while waiting:
+        shutil.rmtree(running, ignore_errors=True)
+        running.mkdir(parents=True)
+        broken = False
+        try:
+            for row in _pool(list(waiting.values()), running, jobs, backend, address):
+                del waiting[row["key"]]
+                yield row
+        except (KeyboardInterrupt, GeneratorExit, InputError):
+            raise
+        except Exception as error:  # a worker died: joblib, dask and ray each have their own errors for that
+            broken = True
+            reason = f"{type(error).__name__}"
+        if not broken:
+            break
+        suspects = _suspects(running, waiting)
+        overdue = [(c, age) for c, age in suspects if c.hard_timeout is not None and age >= 0.95 * c.hard_timeout]
+        if overdue:
+            for cell, age in overdue:
+                del waiting[cell.key]
+                yield failure(cell, f"hard timeout: not finished after {cell.hard_timeout:g} s, worker ended", age)
+            continue
+        # Some cell killed its worker (out of memory?); each suspect is tried once more, alone.
+        alone = [cell for cell, _ in suspects] or list(waiting.values())[:jobs]
+        for cell in alone:
+            del waiting[cell.key]
+            yield _run_alone(cell, running, reason)
+    shutil.rmtree(running, ignore_errors=True)
+
+
+def _pool(cells: list[Cell], running: Path, jobs: int, backend: str, address: str | None) -> Iterator[dict[str, Any]]:
+    from joblib import Parallel, delayed, parallel_config
+
+    guard = backend != "threading"
+    note = str(running) if guard and address is None else None
+    with ExitStack() as stack:
+        if backend in ("dask", "ray"):
+            stack.enter_context(_engine(backend, address, jobs))
+        stack.enter_context(parallel_config(backend=backend))
+        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="3 * n_jobs")
+        yield from parallel(delayed(run_cell)(cell, note, guard) for cell in cells)
+
+
+def _engine(backend: str, address: str | None, jobs: int) -> AbstractContextManager[Any]:
+    """Connect to, or start, the engine of a joblib back end."""
+    if backend == "ray":
+        try:
+            from ray.util.joblib import register_ray
+        except ImportError as error:
+            raise MissingExtraError("ray", "ray", "--backend ray") from error
+        register_ray()
+        return nullcontext()
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as error:
+        raise MissingExtraError("distributed", "dask", "--backend dask") from error
+    stack = ExitStack()
+    if address is None:
+        cluster = stack.enter_context(LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None))
+        stack.enter_context(Client(cluster))
+    else:
+        try:
+            stack.enter_context(Client(address, timeout=10))
+        except OSError as error:
+            raise InputError(f"--address '{address}': no Dask scheduler answers there") from error
+    return stack
+
+
+def _suspects(running: Path, waiting: dict[str, Cell]) -> list[tuple[Cell, float]]:
+    """Return the cells that workers had started and not finished, with the seconds since."""
+    found = []
+    for note in sorted(running.iterdir()):
+        try:
+            data = json.loads(note.read_text())
+        except (OSError, ValueError):
+            continue
+        if data["key"] in waiting:
+            found.append((waiting[data["key"]], time.time() - data["started"]))
+    return found
+
+
+def _run_alone(cell: Cell, running: Path, reason: str) -> dict[str, Any]:
+    """Run one cell in a process of its own; if that dies too, the cell is to blame."""
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(sender, cell), daemon=True)
+    started = time.time()
+    process.start()
+    sender.close()
+    limit = None if cell.hard_timeout is None else cell.hard_timeout + 30
+    try:
+        if receiver.poll(limit):
+            row: dict[str, Any] = receiver.recv()
+            process.join()
+            return row
+        message = f"hard timeout: not finished after {cell.hard_timeout} s"
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        if code == 1 and cell.hard_timeout is not None and time.time() - started >= 0.95 * cell.hard_timeout:
+            message = f"hard timeout: not finished after {cell.hard_timeout:g} s, worker ended"
+        elif code < 0:
+            message = f"worker killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")
+        else:
+            message = f"worker ended with exit code {code} ({reason})"
+    finally:
+        if process.is_alive():
+            process.kill()
+    return failure(cell, message, time.time() - started)
+
+
+def _child(sender: Any, cell: Cell) -> None:
+    sender.send(run_cell(cell))
+    sender.close()

@@ -1,0 +1,278 @@
+"""A study: which instances, clusters, solvers, parameters, seeds and budgets; and the cells it expands into.
+
+Example::
+
+    name = "list-heuristics"
+    instances = ["gen:inception-v3", "gen:llama-block?layers={1,2}", "models/*.onnx"]
+    clusters = ["4xA100", "2x4xA100?contention=host"]
+    seeds = [0, 1, 2]                # or {first = 0, count = 10}
+    evaluations = 2400               # or seconds = 10, or both
+
+    [[solvers]]
+    name = "heft"
+
+    [[solvers]]
+    name = "annealing"
+    label = "annealing (cold)"       # shown in reports; default: name and grid values
+    options = {restarts = 1}
+    grid = {cooling = [0.9, 0.99]}
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import itertools
+import json
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from placeopt import __version__
+from placeopt.errors import InputError
+from placeopt.files import read_text
+
+MAX_CELLS = 1_000_000
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class SeedRange(_Strict):
+    """Seeds first, first + 1, ... (`count` of them)."""
+
+    first: int = Field(0, ge=0)
+    count: int = Field(ge=1, le=100_000)
+
+
+class SolverEntry(_Strict):
+    """A solver with fixed options and a grid of options; it may override the study's budget."""
+
+    name: str
+    label: str | None = None
+    options: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
+    seconds: float | None = Field(None, ge=0)
+    evaluations: int | None = Field(None, ge=1)
+    seeds: list[int] | SeedRange | None = None
+
+    def configurations(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return (label, options) for every point of the grid."""
+        keys = list(self.grid)
+        found = []
+        for values in itertools.product(*(self.grid[key] for key in keys)):
+            point = dict(zip(keys, values, strict=True))
+            words = ", ".join(f"{key}={value}" for key, value in point.items())
+            label = self.label or self.name
+            found.append((f"{label} ({words})" if words else label, {**self.options, **point}))
+        return found
+
+
+class Study(_Strict):
+    """A grid of solver runs."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    description: str = ""
+    kind: str = Field("placement", pattern="^(placement|pipeline|jobs)$")
+    instances: list[str] = Field(min_length=1)
+    clusters: list[str] = []
+    objectives: list[str] = ["makespan"]
+    seeds: list[int] | SeedRange = [0]
+    seconds: float | None = Field(None, ge=0)
+    evaluations: int | None = Field(None, ge=1)
+    target: int | None = None
+    training: bool = False
+    fields: dict[str, Any] = {}
+    solvers: list[SolverEntry] = Field(min_length=1)
+    keep_placements: bool = False
+    hard_timeout: float | None = Field(None, gt=0)
+    folder: str = "."
+
+    @model_validator(mode="after")
+    def _budget(self) -> Study:
+        for entry in self.solvers:
+            if (
+                self.seconds is None
+                and self.evaluations is None
+                and entry.seconds is None
+                and entry.evaluations is None
+            ):
+                raise ValueError(
+                    f"solver '{entry.name}' has no budget: give the study or the solver seconds or evaluations"
+                )
+        return self
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: everything that decides its result.
+
+    Attributes
+    ----------
+    key : SHA-256 of problem content, solver configuration, seed, budget and package version.
+    """
+
+    key: str
+    instance: str
+    cluster: str | None
+    problem_hash: str
+    objective: str
+    kind: str
+    solver: str
+    label: str
+    options: dict[str, Any]
+    seed: int
+    seconds: float | None
+    evaluations: int | None
+    target: int | None
+    training: bool
+    fields: dict[str, Any]
+    folder: str
+    keep_placement: bool
+    hard_timeout: float | None
+
+    def spec(self) -> dict[str, Any]:
+        """Return the fields that describe the cell in a results file."""
+        return {
+            "key": self.key, "instance": self.instance, "cluster": self.cluster, "problem_hash": self.problem_hash,
+            "objective": self.objective, "kind": self.kind, "solver": self.solver, "label": self.label,
+            "options": self.options, "seed": self.seed, "budget": {"seconds": self.seconds,
+            "evaluations": self.evaluations, "target": self.target},
+        }  # fmt: skip
+
+
+def load_study(path: str | Path) -> Study:
+    """Read a study from a TOML file; relative instance paths start at its folder.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or a field is missing, unknown or out of range.
+    """
+    path = Path(path)
+    try:
+        table = tomllib.loads(read_text(path, what="study"))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"study '{path}' is not valid TOML: {error}") from error
+    table.setdefault("name", path.parent.name if path.stem == "study" else path.stem)
+    try:
+        return Study.model_validate({**table, "folder": str(path.parent)})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"study '{path}': {where or 'table'}: {first['msg']}") from error
+
+
+def expand_instances(patterns: list[str], folder: str = ".") -> list[str]:
+    """Expand {a,b} alternatives, {1..4} ranges and file globs, in a fixed order."""
+    found: list[str] = []
+    for pattern in patterns:
+        for text in _braces(pattern):
+            if ":" in text.split("/", 1)[0]:  # gen:..., onnx:..., shape:..., stream:...
+                found.append(text)
+                continue
+            base, mark, name = text.partition("#")
+            matches = sorted(glob.glob(str(Path(folder) / base), recursive=True))
+            if not matches:
+                raise InputError(f"study: no file matches '{text}' (looked in '{folder}')")
+            found += [match + mark + name for match in matches]
+    return list(dict.fromkeys(found))
+
+
+def _braces(text: str) -> list[str]:
+    match = re.search(r"\{([^{}]*)\}", text)
+    if match is None:
+        return [text]
+    inside = match[1]
+    if between := re.fullmatch(r"(\d+)\.\.(\d+)", inside):
+        choices = [str(i) for i in range(int(between[1]), int(between[2]) + 1)]
+    else:
+        choices = inside.split(",")
+    return [x for choice in choices for x in _braces(text[: match.start()] + choice + text[match.end() :])]
+
+
+def load_cell_problem(
+    instance: str, cluster: str | None, objective: str, kind: str, training: bool, fields: dict[str, Any]
+) -> Any:
+    """Load the problem of a cell."""
+    if kind == "placement":
+        from placeopt.api import load
+
+        return load(instance, cluster, objective=objective, training=training, **fields)
+    if kind == "pipeline":
+        from placeopt.schedules.problem import load_pipeline
+
+        return load_pipeline(instance, **fields)
+    from placeopt.streams import load_stream
+
+    return load_stream(instance, **fields)
+
+
+def content_hash(problem: Any) -> str:
+    """Return a hash of the problem's content."""
+    found = getattr(problem, "hash", None)
+    if isinstance(found, str):
+        return found
+    return hashlib.sha256(repr(problem).encode()).hexdigest()
+
+
+def expand(study: Study) -> list[Cell]:
+    """Return the cells of a study, every solver and instance checked.
+
+    Raises
+    ------
+    InputError
+        If a solver, option, instance or cluster is not understood, or the grid is larger than a million cells.
+    """
+    from placeopt.api import check_solver
+    from placeopt.solver import make_solver
+
+    instances = expand_instances(study.instances, study.folder)
+    clusters: list[str | None] = list(study.clusters) or [None]
+    problems = {
+        (instance, cluster, objective): load_cell_problem(
+            instance, cluster, objective, study.kind, study.training, study.fields
+        )
+        for instance in instances
+        for cluster in clusters
+        for objective in study.objectives
+    }
+    cells: dict[str, Cell] = {}
+    for (instance, cluster, objective), problem in problems.items():
+        digest = content_hash(problem)
+        for entry in study.solvers:
+            for label, options in entry.configurations():
+                solver = make_solver(entry.name, study.kind, **options)
+                check_solver(solver, problem)
+                for seed in _seeds(entry.seeds or study.seeds):
+                    seconds = entry.seconds if entry.seconds is not None or entry.evaluations else study.seconds
+                    evaluations = entry.evaluations or (study.evaluations if entry.seconds is None else None)
+                    what = [
+                        digest,
+                        study.kind,
+                        entry.name,
+                        options,
+                        seed,
+                        seconds,
+                        evaluations,
+                        study.target,
+                        __version__,
+                    ]
+                    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+                    cells.setdefault(key, Cell(
+                        key, instance, cluster, digest, objective, study.kind, entry.name, label, options, seed, seconds,
+                        evaluations, study.target, study.training, study.fields, study.folder, study.keep_placements,
+                        study.hard_timeout,
+                    ))  # fmt: skip
+                    if len(cells) > MAX_CELLS:
+                        raise InputError(f"study '{study.name}': more than {MAX_CELLS} cells; split it")
+    return list(cells.values())
+
+
+def _seeds(seeds: list[int] | SeedRange) -> list[int]:
+    return list(range(seeds.first, seeds.first + seeds.count)) if isinstance(seeds, SeedRange) else list(seeds)
