@@ -15,13 +15,13 @@ from placeopt.solvers.heuristics.list_scheduling import cpop_plan, heft_plan, pe
 
 
 def paper_problem(name, compute, edges):
-    """Number the tasks from 1, as the papers do."""
+    """Build a problem from edges whose tasks are numbered from 1, as in the papers."""
     return PlacementProblem.from_edges(compute, [(u - 1, v - 1, c) for u, v, c in edges], name=name)
 
 
 @pytest.fixture
 def topcuoglu():
-    """The 10 tasks and 3 processors of Topcuoglu, Hariri, Wu (2002), figure 2 and table 1."""
+    """Return the 10 tasks and 3 processors of Topcuoglu, Hariri, Wu (2002), figure 2 and table 1."""
     return paper_problem(
         "topcuoglu",
         [[14, 16, 9], [13, 19, 18], [11, 13, 19], [13, 8, 17], [12, 13, 10],
@@ -33,7 +33,7 @@ def topcuoglu():
 
 @pytest.fixture
 def arabnejad():
-    """The 10 tasks and 3 processors of Arabnejad, Barbosa (2014), figure 2."""
+    """Return the 10 tasks and 3 processors of Arabnejad, Barbosa (2014), figure 2."""
     return paper_problem(
         "arabnejad",
         [[22, 21, 36], [22, 18, 18], [32, 27, 43], [7, 10, 4], [29, 27, 35],

@@ -1,0 +1,253 @@
+"""The contract of every registered placement solver with the makespan as its objective.
+
+A solver that is registered is tested here without a line of its own: a valid placement, the objective
+recomputed, not below any lower bound, the budget kept, the same answer for the same seed, the problem left
+alone, and never worse than the placement it was given to start from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+from placeopt.arrays import UNLIMITED
+from placeopt.bounds import bound
+from placeopt.cluster import contention_matrix
+from placeopt.errors import InputError
+from placeopt.evaluation import best_queue, evaluate
+from placeopt.problem import PlacementProblem
+from placeopt.solution import QUEUES, Budget, Placement
+from placeopt.solver import make_solver, solver_class, specs
+from placeopt.solvers.heuristics.driver import units_of
+from placeopt.solvers.heuristics.repair import pack
+from placeopt.validate import placement_violations, schedule_violations
+
+SOLVERS = sorted(name for name, spec in specs("placement").items() if "makespan" in spec.objectives)
+EVALUATIONS = 48
+SMALL = {"num_workers": 1, "workers": 1}
+"""Options that keep a solver deterministic and thrifty, given where it has such a field."""
+
+
+def layered(seed, num_ops=14, num_devices=3, **fields):
+    """Return a random layered problem with shared tensors and unrelated devices."""
+    rng = np.random.default_rng(seed)
+    producer, pointer, consumer = [], [0], []
+    for u in range(num_ops - 3):
+        targets = np.unique(rng.integers(u + 1, min(num_ops, u + 6), 2))
+        producer.append(u)
+        consumer += targets.tolist()
+        pointer.append(len(consumer))
+    m = len(producer)
+    settings = {
+        "compute": rng.integers(1, 20, (num_ops, num_devices)),
+        "producer": producer,
+        "consumer_ptr": pointer,
+        "consumer": consumer,
+        "transfer": rng.integers(0, 15, (m, 1)),
+        "resident": rng.integers(1, 10, num_ops),
+        "tensor_bytes": rng.integers(1, 10, m),
+        **fields,
+    }
+    return PlacementProblem.from_arrays(**settings)
+
+
+@functools.cache
+def instances():
+    """Return the problems of the contract by name; every one has a valid placement."""
+    rng = np.random.default_rng(3)
+    compute = rng.integers(1, 20, (14, 3))
+    holes = compute.copy()
+    holes[np.arange(14), rng.integers(0, 3, 14)] = -1
+    total = int(layered(4).resident.sum())
+    two_links = {
+        "transfer": rng.integers(0, 15, (11, 2)),
+        "link_class": np.array([[0, 0, 1], [0, 0, 1], [1, 1, 0]]),
+    }
+    return {
+        "single-op": PlacementProblem.from_edges([[3, 2]], []),
+        "one-device": layered(1, num_devices=1),
+        "independent": PlacementProblem.from_edges(rng.integers(1, 9, (7, 3)), []),
+        "zero-times": layered(2, compute=np.zeros((14, 3), dtype=np.int64)),
+        "unrelated": layered(3),
+        "identical": layered(3, compute=np.repeat(compute[:, :1], 3, axis=1)),
+        "memory": layered(4, capacity=[total // 3 + 6] * 3),
+        "colocation": layered(5, colocation=[0, -1, 1, 0, 2, -1, 1, 2, -1, 0, 3, 3, -1, 1]),
+        "incompatible": layered(6, compute=holes),
+        "pair": layered(7, channel=contention_matrix(3, "pair")),
+        "source": layered(8, channel=contention_matrix(3, "source"), **two_links),
+        "peak": layered(9, memory="peak", capacity=[80, 80, 80]),
+        "everything": layered(
+            10, compute=holes, capacity=[total // 2, total // 2, UNLIMITED],
+            colocation=[-1] * 12 + [4, 4], channel=contention_matrix(3, "source"), **two_links,
+        ),
+    }  # fmt: skip
+
+
+def make(name):
+    """Return the solver, single-threaded where it can be."""
+    known = {field.name for field in dataclasses.fields(solver_class(name))}
+    return make_solver(name, **{key: value for key, value in SMALL.items() if key in known})
+
+
+def budget_for(name):
+    """Return a budget that ends by evaluations; the seconds only guard against a solver that does not count."""
+    return Budget(seconds=20, evaluations=EVALUATIONS) if specs("placement")[name].search else Budget()
+
+
+@functools.cache
+def solved(name, instance, seed=0):
+    """Solve once per (solver, instance, seed) and share the result among the tests."""
+    problem = instances()[instance]
+    try:
+        return make(name).solve(problem, budget_for(name), seed=seed)
+    except InputError as refusal:
+        assert "\n" not in str(refusal)
+        return pytest.skip(f"{name} refuses {instance}: {refusal}")
+
+
+@pytest.fixture(params=SOLVERS)
+def name(request):
+    """Name of a registered solver."""
+    return request.param
+
+
+@pytest.fixture(params=[
+    "single-op", "one-device", "independent", "zero-times", "unrelated", "identical", "memory", "colocation",
+    "incompatible", "pair", "source", "peak", "everything",
+])  # fmt: skip
+def instance(request):
+    """Name of an instance."""
+    return request.param
+
+
+def test_instances_have_placements(instance):
+    """The contract's instances can be solved: their resident bytes can be packed."""
+    assert pack(units_of(instances()[instance]))[0] is not None
+
+
+def test_valid_and_evaluated(name, instance):
+    """The placement breaks no constraint, and executing it in the named queue gives the objective."""
+    problem, result = instances()[instance], solved(name, instance)
+    assert isinstance(result.solution, Placement), result.message
+    assert result.status in ("feasible", "optimal")
+    assert not placement_violations(problem, result.solution)
+    assert result.queue in QUEUES
+    evaluation = evaluate(problem, result.solution, result.queue)
+    assert evaluation.makespan == result.objective
+    assert not schedule_violations(problem, evaluation.schedule)
+
+
+def test_not_below_a_lower_bound(name, instance):
+    """The objective is at least every proven bound, the solver's own and those of placeopt.bounds."""
+    problem, result = instances()[instance], solved(name, instance)
+    assert result.lower_bound <= result.objective
+    assert bound(problem).value <= result.objective
+    if result.status == "optimal":
+        assert result.lower_bound == result.objective
+    else:
+        assert result.lower_bound < result.objective
+
+
+def test_optimal_means_optimal(name, instance):
+    """What one solver proves no other solver beats."""
+    proved = [solved(other, instance) for other in ("cp-sat",) if other in SOLVERS]
+    for certificate in proved:
+        assert solved(name, instance).objective >= certificate.lower_bound
+
+
+@pytest.mark.parametrize("instance", ["unrelated", "memory", "everything"], indirect=True)
+def test_same_seed_same_answer(name, instance):
+    """Solving again with the seed and the evaluations of the first run gives the same placement and trace."""
+    first = solved(name, instance, 7)
+    again = make(name).solve(instances()[instance], budget_for(name), seed=7)
+    assert again.solution == first.solution
+    assert (again.objective, again.queue, again.evaluations) == (first.objective, first.queue, first.evaluations)
+    assert [point.incumbent for point in again.trace] == [point.incumbent for point in first.trace]
+
+
+def test_evaluations_kept(name):
+    """No solver evaluates more candidates than the budget allows, down to a single one."""
+    problem = instances()["unrelated"]
+    for evaluations in (1, 7, EVALUATIONS):
+        result = make(name).solve(problem, Budget(seconds=20, evaluations=evaluations), seed=1)
+        assert result.evaluations <= evaluations
+        assert result.solution is not None
+
+
+def test_target_ends_the_search(name):
+    """A target that any placement meets ends the search with its first incumbent."""
+    problem = instances()["unrelated"]
+    generous = int(problem.compute.max(axis=1).sum() + problem.transfer.sum() * 3)
+    result = make(name).solve(problem, Budget(seconds=20, target=generous), seed=1)
+    assert result.objective <= generous
+    assert result.stop_reason in ("target", "converged", "proved")
+
+
+def test_problem_and_solver_untouched(name):
+    """Solving changes neither the arrays of the problem nor the solver."""
+    problem = instances()["everything"].replace(name="untouched")
+    solver, before = make(name), problem.hash
+    copy = dataclasses.replace(solver)
+    try:
+        solver.solve(problem, budget_for(name), seed=0)
+    except InputError as refusal:
+        pytest.skip(f"{name} refuses it: {refusal}")
+    arrays = ("compute", "transfer", "producer", "consumer", "resident", "capacity", "colocation", "channel")
+    fresh = dataclasses.replace(problem, **{key: np.array(getattr(problem, key)) for key in arrays})
+    assert fresh.hash == before
+    assert solver == copy
+
+
+@pytest.mark.parametrize("instance", ["unrelated", "memory", "source", "everything"], indirect=True)
+def test_never_worse_than_initial(name, instance):
+    """A placement to start from is an upper limit on the result."""
+    problem = instances()[instance]
+    start = solved("edge-zeroing", instance).solution
+    value, _ = best_queue(problem, start)
+    result = make(name).solve(problem, budget_for(name), seed=0, initial=start)
+    assert result.objective <= value
+
+
+def test_progress_is_monotone(name):
+    """Incumbents in the trace fall, bounds rise, and the callback sees the last incumbent."""
+    seen = []
+    problem = instances()["unrelated"]
+    result = make(name).solve(problem, budget_for(name), seed=0, on_progress=seen.append)
+    incumbents = [point.incumbent for point in result.trace if point.incumbent is not None]
+    assert incumbents == sorted(incumbents, reverse=True)
+    bounds = [point.lower_bound for point in result.trace]
+    assert bounds == sorted(bounds)
+    assert seen
+    assert seen[-1].incumbent is not None
+
+
+def test_other_objectives_are_refused(name):
+    """A problem with an objective that the registry does not list for the solver is refused in one line."""
+    listed = specs("placement")[name].objectives
+    for objective in {"makespan", "period", "latency"} - set(listed):
+        problem = instances()["unrelated"].replace(objective=objective)
+        with pytest.raises(InputError, match=name):
+            make(name).solve(problem, budget_for(name), seed=0)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        PlacementProblem.from_edges([[1, 1]] * 3, [(0, 1, 1)], resident=[5, 5, 5], capacity=[7, 7]),
+        PlacementProblem.from_edges([[1, 1], [1, 1], [-1, 1]], [(0, 1, 1)], resident=[5, 5, 5], capacity=[20, 2]),
+    ],
+    ids=["sum", "one-op"],
+)
+def test_impossible_memory_has_no_solution(name, problem):
+    """Where the ops cannot fit, no solver returns a placement; it says why."""
+    try:
+        result = make(name).solve(problem, budget_for(name), seed=0)
+    except InputError as refusal:
+        assert "\n" not in str(refusal)
+        return
+    assert result.solution is None
+    assert result.status in ("infeasible", "unknown")
+    assert result.message
