@@ -74,10 +74,10 @@ def read(
     draft = Draft(path.name.removesuffix(".csv").removesuffix(".ops"), tick_seconds=tick_seconds)
     names = Names(node_time, edge_time, edge_bytes)
     if ops is not None:
-        header = ops[0][1]
+        columns = ops[0][1]
         for number, row in ops[1:]:
             where = f"line {number}"
-            add_op(draft, _cell(row[0], where), dict(zip(header[1:], row[1:], strict=True)), where, names)
+            add_op(draft, _cell(row[0], where), dict(zip(columns[1:], row[1:], strict=True)), where, names)
     if links is not None:
         _add_edges(draft, links, names, known=ops is not None)
     return draft.build()

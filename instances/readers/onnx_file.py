@@ -1,0 +1,144 @@
+"""Loading an ONNX file without its weights.
+
+A model can hold gigabytes of weights of which only type and shape matter here. The file is walked as protobuf
+wire format, and the content of every large tensor is left out before the rest is parsed: memory is bounded
+by the structure of the model, and nonsense is refused at the first field that makes no sense.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from typing import TYPE_CHECKING, Any
+
+from placeopt.errors import InputError, MissingExtraError
+from placeopt.files import one_line, regular_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEEP_BYTES = 65536
+"""Tensors up to this size keep their content: shapes and axes are computed from small ones."""
+
+MAX_STRUCTURE = 512 * 2**20
+"""Most bytes of a model without its large tensors."""
+
+MAX_DEPTH = 40
+
+# Which fields of a message are messages that may hold a large tensor: {field number: kind}.
+_NESTED: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph"},
+    "sparse": {1: "tensor", 2: "tensor"},
+}
+_CONTENT = frozenset({4, 5, 6, 7, 9, 10, 11})
+"""Fields of a TensorProto that hold its elements."""
+
+
+def load_model(path: Path, *, max_bytes: int) -> Any:
+    """Return the ModelProto of a file, large tensors without content.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, truncated, too large or no ONNX model.
+    MissingExtraError
+        If the onnx package is not installed.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise MissingExtraError("onnx", "onnx", "reading ONNX models") from None
+    from google.protobuf.message import DecodeError
+
+    path = regular_file(path)
+    size = path.stat().st_size
+    if size > max_bytes:
+        raise InputError(f"{size} bytes, more than the limit of {max_bytes}; raise it with max_bytes")
+    if size == 0:
+        raise InputError("the file is empty")
+    try:
+        with (
+            path.open("rb") as stream,
+            contextlib.closing(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)) as data,
+        ):
+            structure = _Stripper(data).strip(0, size, "model", 0)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}") from error
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(structure)
+    except DecodeError as error:
+        raise InputError(f"truncated or damaged ONNX model: {one_line(str(error))}") from error
+    if not model.graph.node:
+        raise InputError("no ONNX model, or one without any op")
+    return model
+
+
+class _Stripper:
+    """Copies messages field by field, leaving out the content of large tensors."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.kept = 0
+
+    def strip(self, at: int, end: int, kind: str, depth: int) -> bytes:
+        """Return the message in data[at:end] without the content of large tensors."""
+        if depth > MAX_DEPTH:
+            raise InputError(f"ONNX graphs nested more than {MAX_DEPTH} deep")
+        nested = _NESTED.get(kind, {})
+        drop = kind == "tensor"
+        parts: list[bytes] = []
+        while at < end:
+            start = at
+            tag, at = self.varint(at, end)
+            number, wire = tag >> 3, tag & 7
+            if number == 0 or wire not in (0, 1, 2, 5):
+                raise InputError(f"truncated or damaged ONNX model: no valid field at byte {start}")
+            if wire == 0:
+                _, at = self.varint(at, end)
+            elif wire == 2:
+                length, at = self.varint(at, end)
+                if at + length > end:
+                    raise InputError(f"truncated ONNX model: a field at byte {start} needs {length} bytes, "
+                                     f"{end - at} are left")  # fmt: skip
+                if length > KEEP_BYTES and number in nested:
+                    body = self.strip(at, at + length, nested[number], depth + 1)
+                    parts += [_varint(tag), _varint(len(body)), body]
+                    at += length
+                    continue
+                at += length
+            else:
+                at += 8 if wire == 1 else 4
+            if at > end:
+                raise InputError(f"truncated ONNX model: a field at byte {start} is cut")
+            if drop and number in _CONTENT:
+                continue
+            self.kept += at - start
+            if self.kept > MAX_STRUCTURE:
+                raise InputError(f"the model has more than {MAX_STRUCTURE} bytes besides its weights")
+            parts.append(self.data[start:at])
+        return b"".join(parts)
+
+    def varint(self, at: int, end: int) -> tuple[int, int]:
+        value = shift = 0
+        while at < end and shift < 64:
+            byte = self.data[at]
+            value |= (byte & 127) << shift
+            at += 1
+            if byte < 128:
+                return value, at
+            shift += 7
+        raise InputError(f"truncated or damaged ONNX model: no valid number at byte {at}")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,282 @@
+"""ONNX models: ops with flops, bytes and parameters computed from shapes. Nothing in the file is executed.
+
+The weights are not read, only their types and shapes. Constants are propagated first, so that ops on weights
+alone vanish; `fold` removes shape arithmetic, identities and dropout; `fuse` merges batch norms and
+per-channel products and sums into the op before. Symbolic dimensions are fixed by `dims`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from placeopt.errors import InputError
+from placeopt.files import one_line
+from placeopt.instances.readers import ir_passes, op_costs
+from placeopt.instances.readers.model_ir import Model, Node, Value, to_graph
+from placeopt.instances.readers.onnx_file import load_model
+from placeopt.instances.readers.onnx_ops import DTYPES, rule_of
+from placeopt.instances.readers.onnx_shapes import Inferred, infer, plain_attributes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from placeopt.graph import OpGraph
+
+
+def read(
+    path: Path,
+    *,
+    dims: Mapping[str, int] | str = "",
+    fuse: bool = True,
+    fold: bool = True,
+    shared: str = "colocate",
+    max_bytes: int,
+) -> OpGraph:
+    """Read an ONNX model.
+
+    Parameters
+    ----------
+    dims : values of symbolic dimensions, {"batch": 1} or "batch=1,seq=128"; a dimension without a name is
+        called "INPUT:AXIS". Symbolic dimensions without a value count as 1, and ops that have them are
+        flagged in `OpGraph.unshaped`.
+    fuse : merge batch norms and their remnants, and additions of a bias, into the op before.
+    fold : remove shape arithmetic, identity and dropout ops.
+    shared : "colocate" keeps a weight matrix used by several ops once and colocates them, "copy" copies it.
+
+    Raises
+    ------
+    InputError
+        If the file is truncated or damaged, a value is undefined or made twice, or a dimension is unknown.
+    """
+    proto = load_model(path, max_bytes=max_bytes)
+    _fix_dims(proto, parse_dims(dims))
+    proto = _inline(proto)
+    model = _translate(proto, infer(proto), proto.graph.name or path.stem, fold)
+    model.name = path.stem.removeprefix("light_")
+    ir_passes.propagate_constants(model)
+    if fold:
+        ir_passes.fold_identities(model, _is_identity)
+        ir_passes.drop_dead(model)
+    if fuse:
+        ir_passes.fuse_affine(model)
+    return to_graph(model, shared=shared)
+
+
+def symbolic_dims(path: Path, *, max_bytes: int = 2**40) -> dict[str, int]:
+    """Return the dimensions of the model's inputs that have no value, by name, with the number of their uses."""
+    return _symbols(load_model(path, max_bytes=max_bytes))
+
+
+def parse_dims(dims: Mapping[str, int] | str) -> dict[str, int]:
+    """Return dimensions by name; accepts the text "batch=1,seq=128".
+
+    Raises
+    ------
+    InputError
+        If a value is not a whole number >= 1.
+    """
+    if isinstance(dims, str):
+        pairs = [part.partition("=") for part in dims.split(",") if part.strip()]
+        table: dict[str, Any] = {name.strip(): value.strip() for name, _, value in pairs}
+    else:
+        table = dict(dims)
+    result = {}
+    for name, value in table.items():
+        try:
+            result[name] = int(value)
+        except (TypeError, ValueError):
+            result[name] = 0
+        if result[name] < 1 or isinstance(value, float | bool):
+            raise InputError(f"dimension {name}: expected a whole number >= 1 (--dim {name}=8), received {value!r:.40}")
+    return result
+
+
+def _symbols(proto: Any) -> dict[str, int]:
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    found: dict[str, int] = {}
+    for value in proto.graph.input:
+        if value.name in weights or not value.type.HasField("tensor_type"):
+            continue
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value") or dim.dim_value < 0:
+                name = dim.dim_param or f"{value.name}:{axis}"
+                found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _fix_dims(proto: Any, dims: dict[str, int]) -> None:
+    """Give symbolic dimensions their values, wherever they are declared."""
+    symbols = _symbols(proto)
+    for name in dims:
+        if name not in symbols:
+            near = difflib.get_close_matches(name, symbols, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(symbols) or 'none'}"
+            raise InputError(f"dimension '{one_line(name)}' is no symbolic dimension of the model's inputs; {hint}")
+    for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
+        if not value.type.HasField("tensor_type"):
+            continue
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            name = dim.dim_param or f"{value.name}:{axis}"
+            if name in dims and not dim.HasField("dim_value"):
+                dim.dim_value = dims[name]
+
+
+def _inline(proto: Any) -> Any:
+    """Replace calls of the model's own functions by their bodies."""
+    if not proto.functions:
+        return proto
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(proto)
+    except Exception as error:
+        raise InputError(f"functions of the model cannot be inlined: {one_line(str(error))}") from error
+
+
+def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
+    """Turn a ModelProto into the common form."""
+    graph = proto.graph
+    values: dict[str, Value] = {}
+
+    def declare(key: str, **fields: Any) -> None:
+        shape, dtype = found.shapes.get(key, (None, "float32"))
+        values[key] = Value(shape, dtype, **fields)
+
+    for value in graph.input:
+        declare(value.name)
+    for tensor in graph.initializer:
+        values[tensor.name] = Value(tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True)
+    for sparse in graph.sparse_initializer:
+        tensor = sparse.values
+        values[tensor.name] = Value(tuple(sparse.dims), DTYPES.get(tensor.data_type, "float32"), constant=True)
+    nodes = []
+    for proto_node in graph.node:
+        for key in proto_node.output:
+            if key and key not in values:
+                declare(key)
+        if proto_node.op_type == "Constant":
+            for key in proto_node.output:
+                values[key].constant = True
+            continue
+        nodes.append(_node(proto_node, values, found))
+    if fold:
+        for key, array in found.data.items():
+            if key in values and not values[key].constant:
+                values[key].constant, values[key].learned, values[key].data = True, False, array
+    model = Model(name, nodes, values, [value.name for value in graph.output])
+    model.sort()
+    return model
+
+
+def _node(proto_node: Any, values: dict[str, Value], found: Inferred) -> Node:
+    attrs = plain_attributes(proto_node)
+    rule, kept = rule_of(proto_node.op_type, proto_node.domain, attrs)
+    inputs, outputs = list(proto_node.input), list(proto_node.output)
+    name = proto_node.name or next((x for x in outputs if x), proto_node.op_type)
+    path = proto_node.name.strip("/").split("/")[:-1]
+    node = Node(name, proto_node.op_type, rule, inputs, outputs, kept, "/".join(path))
+    if rule == "control":
+        _add_bodies(node, proto_node, values, found)
+    return node
+
+
+def _is_identity(node: Node) -> bool:
+    """Whether an op passes its first input on unchanged at inference."""
+    if node.rule == "identity":
+        return True
+    return len([x for x in node.inputs if x]) == 1 and (node.rule == "nary" or node.type == "Concat")
+
+
+# --- control flow ---------------------------------------------------------------------------------------
+
+
+def _add_bodies(node: Node, proto_node: Any, values: dict[str, Value], found: Inferred) -> None:
+    """Charge an If, Loop or Scan for its nested graphs, and make what they capture its inputs.
+
+    An If costs its dearest branch; a Loop its body times its trip count, once (and flagged) if unknown; a
+    Scan its body times the length of the sequence.
+    """
+    bodies = [g for a in proto_node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)]
+    costs = []
+    for body in bodies:
+        cost, captured = _body_cost(body, found)
+        costs.append(cost)
+        node.inputs += [name for name in captured if name in values and name not in node.inputs]
+    times = 1
+    if proto_node.op_type == "Loop":
+        trips = found.data.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
+        node.attrs["uncertain"] = trips is None
+        times = 1 if trips is None else max(0, int(trips.reshape(-1)[0]))
+    elif proto_node.op_type == "Scan":
+        length = _scan_length(proto_node, values)
+        node.attrs["uncertain"] = length is None
+        times = length or 1
+    if costs:
+        top = max(costs, key=lambda c: (c.flops, c.bytes_moved))
+        node.extra = op_costs.Cost(
+            times * top.flops,
+            times * top.bytes_moved,
+            sum(c.resident for c in costs),
+            sum(c.parameters for c in costs),
+        )
+
+
+def _scan_length(proto_node: Any, values: dict[str, Value]) -> int | None:
+    """Return the length of the first scanned sequence, None if it is unknown."""
+    count = next((a.i for a in proto_node.attribute if a.name == "num_scan_inputs"), 0)
+    names = list(proto_node.input)[-count:] if count else []
+    shape = values[names[0]].shape if names and names[0] in values else None
+    axes = next((list(a.ints) for a in proto_node.attribute if a.name == "scan_input_axes"), [])
+    axis = axes[0] if axes else 0
+    return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
+
+
+def _body_cost(body: Any, found: Inferred) -> tuple[op_costs.Cost, list[str]]:
+    """Return the cost of one run of a nested graph, and the values it captures from outside."""
+    inside: dict[str, Value] = {}
+    captured: dict[str, None] = {}
+
+    def value_of(name: str) -> Value:
+        shape, dtype = found.shapes.get(name, (None, "float32"))
+        return Value(shape, dtype)
+
+    for item in body.input:
+        inside[item.name] = value_of(item.name)
+    for tensor in body.initializer:
+        inside[tensor.name] = Value(tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True)
+    total = op_costs.Cost(0, 0)
+    for proto_node in body.node:
+        for name in proto_node.output:
+            if name:
+                inside[name] = value_of(name)
+        if proto_node.op_type == "Constant":
+            inside[proto_node.output[0]].constant = True
+            continue
+        for name in proto_node.input:
+            if name and name not in inside:
+                captured[name] = None
+        scope = {**{name: value_of(name) for name in proto_node.input if name and name not in inside}, **inside}
+        node = _node(proto_node, scope, found)
+        for name in node.inputs:  # what a graph nested deeper captures
+            if name and name not in inside:
+                captured[name] = None
+                scope.setdefault(name, value_of(name))
+        if all(scope[name].shape is not None for name in (*node.inputs, *node.outputs) if name):
+            cost = op_costs.cost(node, scope)
+            nested = node.extra or op_costs.Cost(0, 0)
+            total = op_costs.Cost(
+                total.flops + cost.flops,
+                total.bytes_moved + cost.bytes_moved,
+                total.resident + nested.resident,
+                total.parameters + nested.parameters,
+            )
+    weights = [value for value in inside.values() if value.constant]
+    real = [value for value in weights if value.elements > 1 and value.dtype.startswith(("float", "bfloat"))]
+    resident = total.resident + sum(value.bytes for value in weights)
+    parameters = total.parameters + sum(value.elements for value in real)
+    for item in body.output:
+        if item.name not in inside:
+            captured[item.name] = None
+    return op_costs.Cost(total.flops, total.bytes_moved, resident, parameters), list(captured)

@@ -1,0 +1,194 @@
+"""Flops and bytes moved of an op, from the shapes of its inputs and outputs.
+
+A rule says how many flops an op does; a multiply-add is 2 flops, the addition of a bias 1 per output element.
+Bytes moved are all inputs, weights and outputs, except where an op reads only what it keeps (gather, slice) or
+only renames (reshape).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from placeopt.instances.readers.model_ir import Node, Value
+
+
+class Cost(NamedTuple):
+    """What an op costs; resident bytes and parameters only where a nested graph brings them."""
+
+    flops: int
+    bytes_moved: int
+    resident: int = 0
+    parameters: int = 0
+
+
+class Shapes:
+    """The inputs and outputs of a node, with unknown dimensions taken as 1."""
+
+    def __init__(self, node: Node, values: dict[str, Value]) -> None:
+        self.node = node
+        self.inputs = [values[name] if name else None for name in node.inputs]
+        self.outputs = [values[name] for name in node.outputs if name]
+
+    def dims(self, i: int) -> tuple[int, ...]:
+        """Shape of input i; () where it is absent or a scalar."""
+        value = self.inputs[i] if 0 <= i < len(self.inputs) else None
+        return () if value is None or value.shape is None else tuple(1 if d is None else d for d in value.shape)
+
+    def has(self, i: int) -> bool:
+        """Whether input i is there."""
+        return i < len(self.inputs) and self.inputs[i] is not None
+
+    @property
+    def out(self) -> int:
+        """Elements of the first output."""
+        return self.outputs[0].elements if self.outputs else 0
+
+    @property
+    def all_in(self) -> int:
+        """Elements of the first input."""
+        return self.inputs[0].elements if self.inputs and self.inputs[0] is not None else 0
+
+
+def cost(node: Node, values: dict[str, Value]) -> Cost:
+    """Return the cost of a node whose tensors all have a known rank."""
+    s = Shapes(node, values)
+    rule = node.rule if node.rule in RULES else "elementwise"
+    flops = int(RULES[rule](s))
+    read = sum({name: values[values[name].root or name].bytes for name in node.inputs if name}.values())
+    written = sum(value.bytes for value in s.outputs)
+    moved = read + written
+    if rule in ("view", "shape", "identity"):
+        moved = 0
+    elif rule in ("gather", "pick"):
+        moved = 2 * written
+    if node.extra is not None:
+        return Cost(flops + node.extra.flops, moved + node.extra.bytes_moved)
+    return Cost(flops, moved)
+
+
+def _conv(s: Shapes) -> int:
+    """Convolution with weights [out, in/groups, kernel...] (or [groups, out, in, kernel...])."""
+    index = s.node.attrs.get("weight", 1)
+    weight = s.dims(index)
+    axes = s.node.attrs.get("out_axes", 1)
+    bias = s.out if s.has(s.node.attrs.get("bias", 2)) or s.node.shift > 0 else 0
+    return 2 * s.out * math.prod(weight[axes:]) + bias
+
+
+def _conv_transpose(s: Shapes) -> int:
+    """Transposed convolution with weights [in, out/groups, kernel...] (or [groups, in, out, kernel...])."""
+    weight = s.dims(1)
+    bias = s.out if s.has(s.node.attrs.get("bias", 2)) or s.node.shift > 0 else 0
+    return 2 * s.all_in * math.prod(weight[s.node.attrs.get("out_axes", 1) :]) + bias
+
+
+def _matmul(s: Shapes) -> int:
+    """Product of two (stacks of) matrices, and a bias if there is one."""
+    left = s.dims(s.node.attrs.get("left", 0))
+    inner = left[-2] if s.node.attrs.get("trans_a") and len(left) > 1 else left[-1] if left else 1
+    bias = s.out if s.has(s.node.attrs.get("bias", 99)) or s.node.shift > 0 else 0
+    return 2 * s.out * inner + bias
+
+
+def _einsum(s: Shapes) -> int:
+    """Sum over all index combinations; 2 flops each for a product, 1 for a plain sum."""
+    terms = str(s.node.attrs.get("equation", "")).replace(" ", "").split("->")[0].split(",")
+    if "..." in "".join(terms) or len(terms) != len(s.inputs):
+        return 2 * s.out * max((max(s.dims(i), default=1) for i in range(len(s.inputs))), default=1)
+    size: dict[str, int] = {}
+    for i, term in enumerate(terms):
+        for letter, d in zip(term, s.dims(i), strict=False):
+            size[letter] = max(size.get(letter, 1), d)
+    return (2 if len(terms) > 1 else 1) * math.prod(size.values())
+
+
+def _attention(s: Shapes) -> int:
+    """softmax(Q K^T) V with Q [.., S, D] and K [.., T, D]; heads only matter for the softmax."""
+    query, key = s.dims(0), s.dims(1)
+    q = math.prod(query)
+    length = key[-2] if len(key) > 1 else query[-2] if len(query) > 1 else 1
+    past = s.dims(s.node.attrs.get("past", 99))
+    length += past[-2] if len(past) > 1 else 0
+    heads = s.node.attrs.get("heads", 1)
+    rows = math.prod(query[:-1]) * (heads if len(query) == 3 else 1)
+    return 2 * q * length + 2 * s.out * length + 5 * rows * length
+
+
+def _packed_attention(s: Shapes) -> int:
+    """Attention with its projection inside: x [B, S, in], weights [in, 3 * hidden], output [B, S, hidden]."""
+    x, weight = s.dims(0), s.dims(1)
+    rows, length = math.prod(x[:-1]), x[-2] if len(x) > 1 else 1
+    heads = s.node.attrs.get("heads", 1)
+    return 2 * rows * math.prod(weight) + 4 * s.out * length + 5 * rows * heads * length
+
+
+def _rnn(s: Shapes) -> int:
+    """Recurrent layers: every weight matrix is used once per step and sample, gates cost 10 per hidden unit."""
+    x = s.dims(0)
+    steps = math.prod(x[:-1]) if s.node.attrs.get("steps", True) else math.prod(x[:1])
+    indices = s.node.attrs.get("weights", (1, 2))
+    matrices = sum(math.prod(s.dims(i)) for i in indices if len(s.dims(i)) > 1)
+    return steps * 2 * matrices + 10 * s.out
+
+
+def _pool(s: Shapes) -> int:
+    """Count one flop per element of the window of every output element."""
+    return s.out * math.prod(s.node.attrs.get("kernel", ()) or (max(1, s.all_in // max(1, s.out)),))
+
+
+def _lrn(s: Shapes) -> int:
+    return s.out * (2 * int(s.node.attrs.get("size", 5)) + 2)
+
+
+def _per_element(flops: int) -> Callable[[Shapes], int]:
+    return lambda s: flops * s.out
+
+
+def _sort(s: Shapes) -> int:
+    return int(s.all_in * max(1.0, math.log2(max(2, s.dims(0)[-1] if s.dims(0) else 2))))
+
+
+def _fft(s: Shapes) -> int:
+    return int(5 * s.out * math.log2(max(2, s.out)))
+
+
+RULES: dict[str, Callable[[Shapes], int]] = {
+    "conv": _conv,
+    "conv_transpose": _conv_transpose,
+    "matmul": _matmul,
+    "einsum": _einsum,
+    "attention": _attention,
+    "packed_attention": _packed_attention,
+    "rnn": _rnn,
+    "pool": _pool,
+    "reduce": lambda s: s.all_in,
+    "nary": lambda s: max(1, len([x for x in s.inputs if x is not None]) - 1) * s.out,
+    "elementwise": _per_element(1),
+    "sigmoid": _per_element(4),
+    "gelu": _per_element(8),
+    "softmax": _per_element(5),
+    "batch_norm": _per_element(2),
+    "layer_norm": _per_element(8),
+    "rms_norm": _per_element(4),
+    "lrn": _lrn,
+    "resize": _per_element(7),
+    "sort": _sort,
+    "fft": _fft,
+    "move": _per_element(0),
+    "layout": _per_element(0),
+    "gather": _per_element(0),
+    "pick": _per_element(0),
+    "view": _per_element(0),
+    "shape": _per_element(0),
+    "identity": _per_element(0),
+    "dequantize": _per_element(1),
+    "control": _per_element(0),
+}
+"""Flops by rule; an unknown rule counts as elementwise."""
+
+WEIGHT_RULES = frozenset({"conv", "conv_transpose", "matmul", "einsum", "packed_attention", "rnn", "gather"})
+"""Rules whose constant matrices are weights: kept once where several ops share them."""
