@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from placeopt.errors import InputError
 from placeopt.graph import OpGraph
 from placeopt.problem import PlacementProblem
@@ -158,7 +160,7 @@ def solve(
         raise InputError(f"options {', '.join(options)} belong into the solver object, which is configured already")
     check_solver(solver, problem)
     if isinstance(initial, list | tuple) or (initial is not None and hasattr(initial, "dtype")):
-        initial = Placement(initial)
+        initial = Placement(np.asarray(initial))
     budget = Budget(seconds, evaluations, target)
     if budget.seconds is None and budget.evaluations is None:
         budget = Budget(DEFAULT_SECONDS, None, target)

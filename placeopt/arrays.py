@@ -20,6 +20,10 @@ UNLIMITED = 2**62
 """Capacity in bytes of a device without a memory limit."""
 
 
+UNSET: Any = None
+"""Default of an array field that the constructor replaces by a neutral array of the right shape."""
+
+
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """Return a C-contiguous read-only version of `array` (a copy unless it is already one)."""
     if array.flags.writeable or not array.flags.c_contiguous:

@@ -7,13 +7,13 @@ device) or *measured* (ticks for a kind of device, which win over the analytic o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.arrays import MAX_SUM, csr, frozen, int_array
+from placeopt.arrays import MAX_SUM, UNSET, csr, frozen, int_array
 from placeopt.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,17 +51,17 @@ class OpGraph:
     consumer: NDArray[np.int64]  # (num_edges,) op index, distinct within a tensor
     op_types: tuple[str, ...] = ()  # "" where unknown
     layer: tuple[str, ...] = ()
-    flops: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_ops,)
-    bytes_moved: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_ops,) bytes read + written
-    resident: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_ops,) bytes kept on the device
-    parameters: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_ops,) learned values
-    colocation: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_ops,) group id or -1
-    backward: NDArray[np.bool_] = field(default=None)  # type: ignore[assignment]  # (num_ops,)
-    meta: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_ops,) label or -1
-    unshaped: NDArray[np.bool_] = field(default=None)  # type: ignore[assignment]  # (num_ops,)
+    flops: NDArray[np.int64] = UNSET  # (num_ops,)
+    bytes_moved: NDArray[np.int64] = UNSET  # (num_ops,) bytes read + written
+    resident: NDArray[np.int64] = UNSET  # (num_ops,) bytes kept on the device
+    parameters: NDArray[np.int64] = UNSET  # (num_ops,) learned values
+    colocation: NDArray[np.int64] = UNSET  # (num_ops,) group id or -1
+    backward: NDArray[np.bool_] = UNSET  # (num_ops,)
+    meta: NDArray[np.int64] = UNSET  # (num_ops,) label or -1
+    unshaped: NDArray[np.bool_] = UNSET  # (num_ops,)
     measured_kinds: tuple[str, ...] = ()
-    measured: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_ops, num_kinds) ticks, UNKNOWN or UNSUPPORTED
-    measured_transfer: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_tensors,) ticks or UNKNOWN
+    measured: NDArray[np.int64] = UNSET  # (num_ops, num_kinds) ticks, UNKNOWN or UNSUPPORTED
+    measured_transfer: NDArray[np.int64] = UNSET  # (num_tensors,) ticks or UNKNOWN
     shapes: tuple[tuple[int, ...], ...] = ()  # shape of each tensor; () for all tensors where unknown
     tick_seconds: float = 1e-9  # unit of the measured times
 
@@ -83,10 +83,10 @@ class OpGraph:
         put("consumer_ptr", int_array(self.consumer_ptr, (m + 1,), "consumer_ptr"))
         put("consumer", int_array(self.consumer, (len(np.asarray(self.consumer)),), "consumer"))
         for key in ("op_types", "layer"):
-            value = tuple(getattr(self, key)) or ("",) * n
-            if len(value) != n:
-                raise InputError(f"{key}: expected {n} entries, one per op, received {len(value)}")
-            put(key, value)
+            words = tuple(getattr(self, key)) or ("",) * n
+            if len(words) != n:
+                raise InputError(f"{key}: expected {n} entries, one per op, received {len(words)}")
+            put(key, words)
         for key, default in (("flops", 0), ("bytes_moved", 0), ("resident", 0), ("parameters", 0),
                              ("colocation", -1), ("meta", -1)):  # fmt: skip
             value = getattr(self, key)

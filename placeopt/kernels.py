@@ -12,11 +12,13 @@ found by scanning one number per device.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FIFO, PRIORITY, PLANNED = 0, 1, 2
 MODES = {"fifo": FIFO, "priority": PRIORITY, "planned": PLANNED}
@@ -61,10 +63,10 @@ class Workspace(NamedTuple):
     offset: NDArray[np.int64]  # (k + 1,) region of each device in the heaps
     size: NDArray[np.int64]  # (k,) entries in the ready heap
     heap_key: NDArray[np.int64]  # (n,)
-    heap_op: NDArray[np.int64]  # (n,)
+    heap_op: NDArray[np.uint32]  # (n,)
     later_size: NDArray[np.int64]  # (k,) entries in the heap of ops that become ready later
     later_key: NDArray[np.int64]  # (n,)
-    later_op: NDArray[np.int64]  # (n,)
+    later_op: NDArray[np.uint32]  # (n,)
     running: NDArray[np.int64]  # (k,) op or -1
     next_time: NDArray[np.int64]  # (k,) time of the device's next event
     touched: NDArray[np.int64]  # (k,) devices that may start an op now
@@ -101,32 +103,63 @@ class Workspace(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def make_workspace(arrays):
+def make_workspace(arrays: ProblemArrays) -> Workspace:
     """Allocate the scratch memory of one thread."""
     n, k = arrays.compute.shape
     edges = arrays.consumer.shape[0]
+    tensors = arrays.producer.shape[0]
     channels = arrays.num_channels
     groups = arrays.num_groups
     i64 = np.int64
     return Workspace(
-        np.empty(n, i64), np.empty(n, i64), np.empty(n, i64), np.empty(k + 1, i64), np.empty(k, i64), np.empty(n, i64),
-        np.empty(n, np.uint32), np.empty(k, i64), np.empty(n, i64), np.empty(n, np.uint32), np.empty(k, i64), np.empty(k, i64), np.empty(k, i64),
-        np.empty(k, np.bool_), np.empty(n, i64), np.empty(n, i64),
-        np.empty(channels, i64), np.empty(channels, i64), np.empty(channels, i64), np.empty(channels, i64),
-        np.empty(channels, i64), np.empty(channels, np.bool_),
-        np.empty(edges, i64), np.empty(edges, i64), np.empty(edges, i64), np.empty(edges, i64), np.empty(edges, i64),
-        np.empty(edges, i64), np.empty(edges, i64), np.empty(k, i64), np.empty(k, i64), np.empty(k, i64),
-        np.empty(k, i64), np.empty(arrays.producer.shape[0] + 1, i64), np.empty(channels + 1, i64),
-        np.empty(channels, i64), np.empty(edges, i64), np.empty(edges, np.bool_), np.empty(groups, i64),
-        np.empty(k, i64),
-    )  # fmt: skip
+        pending=np.empty(n, i64),
+        cost=np.empty(n, i64),
+        ready=np.empty(n, i64),
+        offset=np.empty(k + 1, i64),
+        size=np.empty(k, i64),
+        heap_key=np.empty(n, i64),
+        heap_op=np.empty(n, np.uint32),
+        later_size=np.empty(k, i64),
+        later_key=np.empty(n, i64),
+        later_op=np.empty(n, np.uint32),
+        running=np.empty(k, i64),
+        next_time=np.empty(k, i64),
+        touched=np.empty(k, i64),
+        is_touched=np.empty(k, np.bool_),
+        start=np.empty(n, i64),
+        finish=np.empty(n, i64),
+        channel_root=np.empty(channels, i64),
+        channel_running=np.empty(channels, i64),
+        event_key=np.empty(channels, i64),
+        event_channel=np.empty(channels, i64),
+        active=np.empty(channels, i64),
+        is_active=np.empty(channels, np.bool_),
+        request_key=np.empty(edges, i64),
+        request_tensor=np.empty(edges, i64),
+        request_destination=np.empty(edges, i64),
+        request_left=np.empty(edges, i64),
+        request_right=np.empty(edges, i64),
+        request_start=np.empty(edges, i64),
+        request_finish=np.empty(edges, i64),
+        stamp=np.empty(k, i64),
+        best_rank=np.empty(k, i64),
+        spots=np.empty(k, i64),
+        plan_ptr=np.empty(k, i64),
+        pair_ptr=np.empty(tensors + 1, i64),
+        lane_ptr=np.empty(channels + 1, i64),
+        lane_at=np.empty(channels, i64),
+        lane=np.empty(edges, i64),
+        requested=np.empty(edges, np.bool_),
+        group_device=np.empty(groups, i64),
+        load=np.empty(k, i64),
+    )
 
 
 # --- heaps ---------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _push(key, item, base, size, new_key, new_item):
+def _push(key: NDArray[np.int64], item: NDArray[np.int64], base: int, size: int, new_key: int, new_item: int) -> None:
     """Insert (new_key, new_item) into the heap at key[base:base + size], ordered by (key, item)."""
     at = size
     while at > 0:
@@ -142,7 +175,7 @@ def _push(key, item, base, size, new_key, new_item):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _pop(key, item, base, size):
+def _pop(key: NDArray[np.int64], item: NDArray[np.int64], base: int, size: int) -> None:
     """Remove the smallest of the heap at key[base:base + size]; the caller has read it already."""
     last = size - 1
     last_key = key[base + last]
@@ -169,7 +202,7 @@ def _pop(key, item, base, size):
 
 
 @njit(cache=True, nogil=True)
-def _earlier(w, a, b):
+def _earlier(w: Workspace, a: int, b: int) -> bool:
     """Whether request a comes before request b: by (key, tensor, destination)."""
     if w.request_key[a] != w.request_key[b]:
         return w.request_key[a] < w.request_key[b]
@@ -179,7 +212,7 @@ def _earlier(w, a, b):
 
 
 @njit(cache=True, nogil=True)
-def _merge(w, a, b):
+def _merge(w: Workspace, a: int, b: int) -> int:
     """Merge two skew heaps of requests (-1 is the empty heap), top down."""
     if a < 0:
         return b
@@ -205,7 +238,7 @@ def _merge(w, a, b):
 
 
 @njit(cache=True, nogil=True)
-def _plan(arrays, w, device, rank):
+def _plan(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64], rank: NDArray[np.int64]) -> None:
     """Sort every device's ops and every channel's requests by rank, for planned execution."""
     n, k = arrays.compute.shape
     for d in range(k):
@@ -263,7 +296,9 @@ def _plan(arrays, w, device, rank):
 
 
 @njit(cache=True, nogil=True)
-def simulate(arrays, w, device, rank, mode):
+def simulate(
+    arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64], rank: NDArray[np.int64], mode: int
+) -> tuple[int, int]:
     """Execute one placement; fill `w.start` and `w.finish` and return (makespan, number of contended requests).
 
     `device` must be compatible with every op. `rank` is read in the modes PRIORITY and PLANNED only.
@@ -550,7 +585,7 @@ def simulate(arrays, w, device, rank, mode):
 
 
 @njit(cache=True, nogil=True)
-def peak_memory(arrays, w, device, num_requests):
+def peak_memory(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64], num_requests: int) -> NDArray[np.int64]:
     """Return the largest number of bytes on each device over the schedule in `w`, shape (k,).
 
     A tensor lives on its producer's device from its producer's start, on another from its transfer's start,
@@ -627,7 +662,7 @@ def peak_memory(arrays, w, device, num_requests):
 
 
 @njit(cache=True, nogil=True)
-def allowed(arrays, w, device):
+def allowed(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64]) -> bool:
     """Whether a placement satisfies compatibility, colocation and static capacity."""
     n, k = arrays.compute.shape
     for g in range(arrays.num_groups):
@@ -652,7 +687,7 @@ def allowed(arrays, w, device):
 
 
 @njit(cache=True, nogil=True)
-def batch(arrays, devices, ranks, mode, out):
+def batch(arrays: ProblemArrays, devices: NDArray[np.int32], ranks: NDArray[np.int64], mode: int, out: NDArray[np.int64]) -> None:
     """Makespan of every row of `devices` into `out`; INFEASIBLE where a constraint is broken.
 
     `ranks` has one row for all placements, or one row each.
@@ -679,7 +714,9 @@ def batch(arrays, devices, ranks, mode, out):
 
 
 @njit(cache=True, nogil=True)
-def single(arrays, device, rank, mode):
+def single(
+    arrays: ProblemArrays, device: NDArray[np.int64], rank: NDArray[np.int64], mode: int
+) -> tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return (makespan, start, finish, requests, peak memory) of one placement.
 
     `requests` has the rows tensor, destination, start and finish of the contended transfers.

@@ -8,13 +8,13 @@ device runs one op at a time; a channel carries one transfer at a time.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.arrays import MAX_SUM, UNLIMITED, frozen, int_array
+from placeopt.arrays import MAX_SUM, UNLIMITED, UNSET, frozen, int_array
 from placeopt.errors import InputError
 from placeopt.graph import check_tensors, topological_order
 
@@ -60,21 +60,21 @@ class PlacementProblem:
     consumer_ptr: NDArray[np.int64]  # (num_tensors + 1,)
     consumer: NDArray[np.int64]  # (num_edges,)
     transfer: NDArray[np.int64]  # (num_tensors, num_classes) ticks
-    link_class: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_devices, num_devices)
-    channel: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_devices, num_devices)
-    resident: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_ops,) bytes
-    capacity: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_devices,) bytes
-    colocation: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_ops,)
-    tensor_bytes: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_tensors,) bytes
+    link_class: NDArray[np.int64] = UNSET  # (num_devices, num_devices)
+    channel: NDArray[np.int64] = UNSET  # (num_devices, num_devices)
+    resident: NDArray[np.int64] = UNSET  # (num_ops,) bytes
+    capacity: NDArray[np.int64] = UNSET  # (num_devices,) bytes
+    colocation: NDArray[np.int64] = UNSET  # (num_ops,)
+    tensor_bytes: NDArray[np.int64] = UNSET  # (num_tensors,) bytes
     memory: str = "static"
     tick_seconds: float = 1e-9
     objective: str = "makespan"
     contiguity: str = "chain"
     pipeline: str = "1f1b"
-    backward: NDArray[np.bool_] = field(default=None)  # type: ignore[assignment]  # (num_ops,)
-    io_class: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_devices,) link class or -1
+    backward: NDArray[np.bool_] = UNSET  # (num_ops,)
+    io_class: NDArray[np.int64] = UNSET  # (num_devices,) link class or -1
     slots: int = 1
-    meta: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]  # (num_ops,)
+    meta: NDArray[np.int64] = UNSET  # (num_ops,)
     op_names: tuple[str, ...] = ()
     op_types: tuple[str, ...] = ()
     device_names: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,7 +45,7 @@ def evaluate_command(
     if queue is None and given.priority is not None:
         queue = read_queue(placement)
     run = evaluate(problem, given, queue)
-    data = {
+    data: dict[str, Any] = {
         "problem": problem.name,
         "makespan": run.makespan,
         "seconds": run.makespan * problem.tick_seconds,

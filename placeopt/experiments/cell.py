@@ -32,12 +32,12 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
     """
     note = None if running is None else Path(running) / str(os.getpid())
     limit = cell.hard_timeout
-    guard = guard and limit is not None and threading.current_thread() is threading.main_thread()
+    guard = guard and threading.current_thread() is threading.main_thread()
     started = time.time()
     if note is not None:
         note.write_text(json.dumps({"key": cell.key, "started": started}))
     devnull = None
-    if guard:
+    if guard and limit is not None:
         # In C, without the interpreter lock: it ends the process even if a solver never returns to Python.
         devnull = open(os.devnull, "w")  # noqa: SIM115
         faulthandler.dump_traceback_later(limit, exit=True, file=devnull)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,8 @@ from placeopt.experiments.store import RunStore, latest
 from placeopt.experiments.study import Cell, Study, expand
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placeopt.experiments.progress import Reporter
 
 BACKENDS = ("loky", "threading", "dask", "ray")

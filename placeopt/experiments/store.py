@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 
