@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from placeopt.solver import OnProgress
 
 COARSE_HORIZON = 2**40
-"""Horizons (in units) beyond this are solved on a coarser grid."""
+"""Horizons (in units) beyond this are solved on a coarser grid only."""
+
+PROBE_SECONDS, PROBE_SHARE = 20.0, 0.25
+"""Time for horizons at the lower bound: at most so many seconds, and this share of the time left."""
+
+LADDER = ((2**12, 0.15), (2**16, 0.25))
+"""Coarse grids to search first: (units in the horizon, share of the time left)."""
 
 
 @dataclass(frozen=True)
@@ -106,33 +112,89 @@ class CpSat:
 def search(
     settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis
 ) -> tuple[str | None, str]:
-    """Run CP-SAT on the whole problem until the tracker's budget ends; return (status, message)."""
+    """Run CP-SAT on the whole problem until the tracker's budget ends; return (status, message).
+
+    First the horizon is set to the lower bound itself: the start-time domains are then so tight that
+    CP-SAT often finds a schedule, or refutes the horizon and thereby raises the bound, in seconds. Then
+    long horizons are searched on coarse grids: with few distinct times the shape of a good schedule is
+    found many times faster, and the next finer grid starts from it.
+    """
+    status, message = None, ""
+    unit = common_unit(problem)
+    exact = unit if serial_makespan(problem) // unit <= COARSE_HORIZON else 0
+    if exact and tracker.value is not None:
+        _probe(settings, problem, tracker, analysis, unit)
+    upper = serial_makespan(problem) if tracker.value is None else tracker.value
+    for horizon, share in LADDER:
+        if upper // unit > 8 * horizon and not tracker.stop():
+            scale = -(-upper // horizon)
+            status, message = _solve_on_grid(settings, problem, tracker, analysis, scale, share)
+            upper = upper if tracker.value is None else tracker.value
+            if status == "infeasible":
+                return status, message
+    if not tracker.stop():
+        scale = unit if upper // unit <= COARSE_HORIZON else -(-upper // COARSE_HORIZON)
+        status, message = _solve_on_grid(settings, problem, tracker, analysis, scale, 1.0)
+        if not tracker.stop():
+            tracker.stopped = True
+    return status, message
+
+
+def _probe(
+    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, unit: int
+) -> None:
+    """Destructive improvement: search horizons just above the bound, in growing steps, until one is not decided."""
+    seconds = min(PROBE_SECONDS, PROBE_SHARE * tracker.seconds_left)
+    end, step = tracker.elapsed + seconds, 0
+    while not tracker.stop() and tracker.value is not None and tracker.elapsed < end:
+        bound = tracker.lower_bound
+        horizon = min(bound + step, tracker.value - 1)
+        share = (
+            (end - tracker.elapsed) / max(1e-9, tracker.seconds_left) if math.isfinite(end) else PROBE_SHARE
+        )
+        _solve_on_grid(settings, problem, tracker, analysis, unit, min(1.0, share), horizon)
+        if tracker.lower_bound <= horizon:
+            return
+        step = max(2 * step, bound // 500, 1)
+
+
+def _solve_on_grid(
+    settings: CpSat,
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    analysis: Analysis,
+    scale: int,
+    share: float,
+    horizon: int | None = None,
+) -> tuple[str | None, str]:
+    """Solve with one unit of model time per `scale` ticks, using at most `share` of the time left.
+
+    `horizon` (ticks) excludes longer schedules; by default those that are longer than the incumbent.
+    """
     from ortools.sat.python import cp_model
 
     from placeopt.evaluate import best_queue, evaluate
     from placeopt.solvers.exact.makespan_model import MakespanModel
     from placeopt.solvers.exact.warm_start import offer
 
-    upper = serial_makespan(problem) if tracker.value is None else tracker.value
-    scale = common_unit(problem)
-    exact = upper // scale <= COARSE_HORIZON
-    if not exact:
-        scale = -(-upper // COARSE_HORIZON)
+    exact = scale == common_unit(problem)
+    upper = horizon
+    if upper is None:
+        upper = serial_makespan(problem) if tracker.value is None else tracker.value
     model = MakespanModel(analysis, tracker.lower_bound, upper, scale)
-    if tracker.solution is not None:
+    if tracker.solution is not None and horizon is None:
         _, queue = best_queue(problem, tracker.solution)
         model.hint(evaluate(problem, tracker.solution, queue).schedule)
     solver = cp_model.CpSolver()
-    configure(solver, settings, tracker)
-    found: dict[str, int] = {}
+    configure(solver, settings, tracker, share)
+    target = tracker.lower_bound // scale
 
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         """Re-evaluate every solution and stop when the incumbent meets the bound or the target."""
 
         def on_solution_callback(self) -> None:
             offer(problem, tracker, model.decode(self.value))
-            found["best"] = round(self.objective_value)
-            if tracker.stop():
+            if tracker.stop() or (not exact and round(self.objective_value) <= target):
                 self.stop_search()
 
     def on_bound(value: float) -> None:
@@ -143,44 +205,51 @@ def search(
             solver.stop_search()
 
     solver.best_bound_callback = on_bound
+    started = tracker.elapsed
     outcome = solver.solve(model.model, Watch())
+    limited = tracker.elapsed - started >= 0.98 * float(solver.parameters.max_time_in_seconds)
     tracker.count(int(solver.num_conflicts))
     if outcome == cp_model.INFEASIBLE:
-        return _explain_infeasible(tracker, upper, exact)
+        return _explain_infeasible(tracker, upper, scale)
     if outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         tracker.raise_bound(int(solver.response_proto.inner_objective_lower_bound) * scale, "cp-sat")
     message = ""
     if outcome == cp_model.OPTIMAL:
-        tracker.stop_reason, tracker.stopped = "converged", True
-        if tracker.value is not None and exact and tracker.value > tracker.lower_bound:
+        if exact and tracker.value is not None and tracker.value > tracker.lower_bound:
             message = "the optimal schedule orders transfers in a way that no priorities express"
-    elif not tracker.stop():
+    elif (
+        not tracker.stop()
+        and not limited
+        and horizon is None
+        and (exact or round(solver.objective_value) > target)
+    ):
         tracker.stop_reason, tracker.stopped = "interrupted", True
     return None, message
 
 
-def _explain_infeasible(tracker: Tracker[Placement], upper: int, exact: bool) -> tuple[str | None, str]:
+def _explain_infeasible(tracker: Tracker[Placement], upper: int, scale: int) -> tuple[str | None, str]:
     """No schedule within `upper`: either the problem has none, or the incumbent is optimal."""
-    tracker.stopped = True
     if tracker.solution is None:
-        tracker.stop_reason = "proved"
+        tracker.stop_reason, tracker.stopped = "proved", True
         return "infeasible", "no placement meets compatibility, colocation and the memory capacities together"
-    if exact:
-        tracker.raise_bound(upper, "cp-sat")
+    bound = (
+        upper // scale + 1
+    ) * scale  # even the rounded-down problem has no schedule of upper // scale units
+    tracker.raise_bound(min(bound, tracker.value) if tracker.value is not None else bound, "cp-sat")
     return None, ""
 
 
-def configure(solver: Any, settings: CpSat, tracker: Tracker[Any]) -> None:
-    """Set limits, workers and seed of a CP-SAT solver from the tracker's budget."""
+def configure(solver: Any, settings: CpSat, tracker: Tracker[Any], share: float = 1.0) -> None:
+    """Set limits, workers and seed of a CP-SAT solver from `share` of what is left of the tracker's budget."""
     parameters = solver.parameters
     parameters.num_workers = settings.num_workers
     parameters.random_seed = tracker.seed % 2**31
     parameters.log_search_progress = settings.log
     parameters.symmetry_level = 2
     if math.isfinite(tracker.seconds_left):
-        parameters.max_time_in_seconds = max(0.01, tracker.seconds_left)
+        parameters.max_time_in_seconds = max(0.01, share * tracker.seconds_left)
     if tracker.budget.evaluations is not None:
-        parameters.max_number_of_conflicts = max(1, tracker.evaluations_left)
+        parameters.max_number_of_conflicts = max(1, int(share * tracker.evaluations_left))
         parameters.interleave_search = settings.num_workers > 1  # the same answer whatever the threads
 
 
