@@ -1,0 +1,138 @@
+"""Builds the coarse OpGraph or PlacementProblem of a grouping."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from placeopt.graph import UNKNOWN, UNSUPPORTED, OpGraph
+from placeopt.problem import INCOMPATIBLE, PlacementProblem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ModelT = TypeVar("ModelT", OpGraph, PlacementProblem)
+
+
+def build_coarse(model: ModelT, label: NDArray[np.int64], root: NDArray[np.int64]) -> ModelT:
+    """Return the graph or problem whose ops are the groups 0..max(label).
+
+    Parameters
+    ----------
+    root : representative of the ops that must share a device with each op; decides the colocation ids.
+    """
+    if isinstance(model, OpGraph):
+        return _coarse_graph(model, label, root)
+    return _coarse_problem(model, label, root)
+
+
+def _coarse_problem(problem: PlacementProblem, label: NDArray[np.int64], root: NDArray[np.int64]) -> PlacementProblem:
+    count = int(label.max()) + 1
+    compute = _sum(problem.compute, label, count)
+    blocked = np.zeros(compute.shape, dtype=np.int64)
+    np.add.at(blocked, label, problem.compute == INCOMPATIBLE)
+    compute[blocked > 0] = INCOMPATIBLE
+    work = problem.min_compute
+    kept, tensors = _tensors(problem, label)
+    return problem.replace(
+        compute=compute,
+        **tensors,
+        transfer=problem.transfer[kept],
+        tensor_bytes=problem.tensor_bytes[kept],
+        resident=_sum(problem.resident, label, count),
+        **_common(problem, label, root, work, count),
+    )
+
+
+def _coarse_graph(graph: OpGraph, label: NDArray[np.int64], root: NDArray[np.int64]) -> OpGraph:
+    count = int(label.max()) + 1
+    measured = _sum(np.maximum(graph.measured, 0), label, count)
+    for value in (UNKNOWN, UNSUPPORTED):  # one unknown part makes the sum unknown, an unsupported one forbids it
+        hit = np.zeros(measured.shape, dtype=np.int64)
+        np.add.at(hit, label, graph.measured == value)
+        measured[hit > 0] = value
+    kept, tensors = _tensors(graph, label)
+    common = _common(graph, label, root, graph.flops + graph.bytes_moved, count)
+    members: list[list[int]] = [[] for _ in range(count)]
+    for op, group in enumerate(label.tolist()):
+        members[group].append(op)
+    unshaped = np.zeros(count, dtype=np.bool_)
+    unshaped[label[graph.unshaped]] = True
+    return OpGraph(
+        name=graph.name,
+        **tensors,
+        **common,
+        tensor_bytes=graph.tensor_bytes[kept],
+        layer=tuple(_common_path([graph.layer[op] for op in ops]) for ops in members),
+        flops=_sum(graph.flops, label, count),
+        bytes_moved=_sum(graph.bytes_moved, label, count),
+        resident=_sum(graph.resident, label, count),
+        parameters=_sum(graph.parameters, label, count),
+        unshaped=unshaped,
+        measured_kinds=graph.measured_kinds,
+        measured=measured,
+        measured_transfer=graph.measured_transfer[kept],
+        shapes=tuple(graph.shapes[t] for t in kept.tolist()) if graph.shapes else (),
+        tick_seconds=graph.tick_seconds,
+    )
+
+
+def _sum(values: NDArray[np.int64], label: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    total = np.zeros((count, *values.shape[1:]), dtype=np.int64)
+    np.add.at(total, label, values)
+    return total
+
+
+def _tensors(model: OpGraph | PlacementProblem, label: NDArray[np.int64]) -> tuple[NDArray[np.int64], dict[str, Any]]:
+    """Return the tensors that some other group reads, and the coarse producer and consumer arrays."""
+    count = int(label.max()) + 1
+    tensor = np.repeat(np.arange(model.num_tensors), np.diff(model.consumer_ptr))
+    target = label[model.consumer]
+    outside = target != label[model.producer[tensor]]
+    pairs = np.unique(tensor[outside] * count + target[outside])
+    kept, degree = np.unique(pairs // count, return_counts=True)
+    return kept, {
+        "producer": label[model.producer[kept]],
+        "consumer_ptr": np.concatenate(([0], np.cumsum(degree))),
+        "consumer": pairs % count,
+    }
+
+
+def _common(model: OpGraph | PlacementProblem, label: NDArray[np.int64], root: NDArray[np.int64],
+            work: NDArray[np.int64], count: int) -> dict[str, Any]:  # fmt: skip
+    """Fields that graphs and problems share: names, types, colocation, direction, meta labels."""
+    # the heaviest member gives a group its name and type: names of members are distinct
+    order = np.lexsort((-np.arange(len(label)), work, label))
+    last = np.concatenate((np.flatnonzero(np.diff(label[order])), [len(label) - 1]))
+    heaviest = order[last].tolist()
+    backward = np.zeros(count, dtype=np.bool_)
+    backward[label[model.backward]] = True
+    low, high = np.full(count, np.iinfo(np.int64).max), np.full(count, -1, dtype=np.int64)
+    np.minimum.at(low, label, model.meta)
+    np.maximum.at(high, label, model.meta)
+    # groups of one class share a device: an id where several groups, or an old id, are in it
+    first_root = np.full(count, -1, dtype=np.int64)
+    first_root[label[::-1]] = root[::-1]
+    _, class_of, size = np.unique(first_root, return_inverse=True, return_counts=True)
+    colocation = np.where(size[class_of] > 1, class_of, -1)
+    return {
+        "op_names": tuple(model.op_names[op] for op in heaviest),
+        "op_types": tuple(model.op_types[op] for op in heaviest),
+        "backward": backward,
+        "meta": np.where(low == high, low, -1),
+        "colocation": colocation,
+    }
+
+
+def _common_path(paths: list[str]) -> str:
+    """Return the longest common leading part of some layer paths."""
+    if len(set(paths)) == 1:
+        return paths[0]
+    parts = [path.split("/") for path in paths]
+    common = []
+    for names in zip(*parts, strict=False):
+        if len(set(names)) > 1:
+            break
+        common.append(names[0])
+    return "/".join(common)

@@ -1,0 +1,320 @@
+"""Grouping: the state of a coarsening while groups grow, on top of the kernels of contraction.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.arrays import UNLIMITED
+from placeopt.errors import InputError
+from placeopt.graph import UNSUPPORTED, OpGraph
+from placeopt.instances import contraction as kernel
+from placeopt.problem import INCOMPATIBLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from placeopt.problem import PlacementProblem
+
+BALANCE = 1.5
+"""A group's work may reach this multiple of the mean before the limit is relaxed."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What grouping needs to know of a graph or a problem."""
+
+    model: OpGraph | PlacementProblem
+    work: NDArray[np.float64]  # (num_ops,)
+    traffic: NDArray[np.float64]  # (num_tensors,)
+    compatible: NDArray[np.bool_]  # (num_ops, num_devices or kinds of device)
+    capacity: float  # bytes of the largest device
+
+    def layer_labels(self, depth: int | None, groups: int | None) -> NDArray[np.int64]:
+        """Label ops by layer; without `depth`, the deepest level with at most `groups` layers (else all levels)."""
+        model = self.model
+        layers = getattr(model, "layer", ())
+        if not any(layers):
+            layers = [name.rpartition("/")[0] for name in model.op_names]
+        if not any(layers):
+            raise InputError(f"coarsening by layer: '{model.name}' has no layers, and its op names have no '/' parts")
+        paths = [layer.split("/") for layer in layers]
+        if depth is not None and depth < 1:
+            raise InputError(f"depth: expected at least 1, received {depth}")
+        deepest = max(len(path) for path in paths)
+        for level in [depth] if depth is not None else range(deepest, 0, -1):
+            keys = ["/".join(path[:level]) for path in paths]
+            if depth is not None or groups is None or level == 1 or len(set(keys)) <= groups:
+                break
+        number = {key: index for index, key in enumerate(dict.fromkeys(keys))}
+        return np.array([number[key] for key in keys], dtype=np.int64)
+
+    def meta_labels(self) -> NDArray[np.int64]:
+        """Label ops by meta label; an op without one is alone."""
+        meta = self.model.meta
+        if not (meta >= 0).any():
+            raise InputError(f"coarsening by meta label: no op of '{self.model.name}' has one")
+        return np.where(meta >= 0, meta, int(meta.max()) + 1 + np.arange(len(meta)))
+
+
+def view_of(model: OpGraph | PlacementProblem) -> View:
+    """Return the view of a graph or a problem."""
+    if isinstance(model, OpGraph):
+        known = np.maximum(model.measured, 0)
+        work = known.max(axis=1) if model.measured.any() else np.maximum(model.flops, model.bytes_moved)
+        compatible = model.measured != UNSUPPORTED if model.measured_kinds else np.ones((model.num_ops, 1), np.bool_)
+        return View(model, work.astype(np.float64), _traffic(model.measured_transfer, model.tensor_bytes), compatible,
+                    float(UNLIMITED))  # fmt: skip
+    return View(model, model.min_compute.astype(np.float64), model.min_transfer.astype(np.float64),
+                model.compute != INCOMPATIBLE, float(model.capacity.max()))  # fmt: skip
+
+
+def _traffic(ticks: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.float64]:
+    return (ticks if len(ticks) and (ticks >= 0).all() else size).astype(np.float64)
+
+
+class Grouping:
+    """Groups of ops that grow by merging; starts with every op alone.
+
+    Parameters
+    ----------
+    acyclic : keep the contracted graph acyclic (convex groups), and forward and backward ops apart.
+        Otherwise groups only share a device, and ops of one colocation id start as one group.
+    """
+
+    def __init__(self, view: View, acyclic: bool) -> None:
+        self.view, self.acyclic = view, acyclic
+        model = view.model
+        n = model.num_ops
+        self.classes = kernel.Classes(np.arange(n), view.compatible.copy(), model.resident.astype(np.float64),
+                                      view.work.copy())  # fmt: skip
+        kernel.join_colocated(self.classes, model.colocation)
+        # a link is a (tensor, consumer): links that stop mattering as groups grow are dropped
+        self._link_tensor = np.repeat(np.arange(model.num_tensors), np.diff(model.consumer_ptr))
+        self._link_source = model.producer[self._link_tensor]
+        self._link_target = model.consumer
+        self.label = np.arange(n)
+        if not acyclic:
+            self._relabel(self.roots())
+        self.backward = model.backward if acyclic else np.zeros(n, dtype=np.bool_)
+
+    def roots(self) -> NDArray[np.int64]:
+        """Return a representative of the ops that share a device with each op."""
+        result: NDArray[np.int64] = kernel.roots(self.classes.parent)
+        return result
+
+    def ordered_labels(self) -> NDArray[np.int64]:
+        """Return the groups, numbered by their first op in topological order."""
+        order = self.view.model.topological_order
+        first = np.full(self.count, len(order))
+        np.minimum.at(first, self.label[order], np.arange(len(order)))
+        number = np.empty(self.count, dtype=np.int64)
+        number[np.argsort(first, kind="stable")] = np.arange(self.count)
+        return number[self.label]
+
+    @property
+    def count(self) -> int:
+        """Number of groups."""
+        return int(self.label.max()) + 1
+
+    def _relabel(self, label: NDArray[np.int64]) -> None:
+        used = np.zeros(int(label.max()) + 1, dtype=np.bool_)
+        used[label] = True
+        self.label = (np.cumsum(used) - 1)[label]
+
+    # --- initial groups ----------------------------------------------------------------------------------
+
+    def fuse_chains(self) -> None:
+        """Fuse ops along edges that are the only output of one and the only input of the other."""
+        edges = self._edges()
+        n = self.view.model.num_ops
+        alone = (np.bincount(edges[:, 0], minlength=n)[edges[:, 0]] == 1) & (
+            np.bincount(edges[:, 1], minlength=n)[edges[:, 1]] == 1
+        )
+        head = np.arange(n)
+        head[edges[alone, 1]] = edges[alone, 0]
+        while True:  # pointer jumping to the head of the chain
+            further = head[head]
+            if np.array_equal(further, head):
+                break
+            head = further
+        self._admit(head)
+
+    def by_label(self, label: NDArray[np.int64]) -> None:
+        """Group ops by label; where convexity is asked for, labels are split as far as it needs."""
+        label = label * 2 + self.backward
+        if self.acyclic:
+            label = self._convex(np.unique(label, return_inverse=True)[1].astype(np.int64))
+        self._admit(label)
+
+    def absorb_types(self, types: Sequence[str] | None, groups: int) -> None:
+        """Merge ops of cheap types with their neighbours, heaviest edge first, until none is left to merge."""
+        kinds = np.array(self.view.model.op_types)
+        if not any(self.view.model.op_types):
+            raise InputError(f"coarsening by type: '{self.view.model.name}' does not tell the types of its ops")
+        if types is None:
+            names, index = np.unique(kinds, return_inverse=True)
+            mean = np.bincount(index, weights=self.view.work) / np.bincount(index)
+            cheap = (mean < 0.5 * self.view.work.mean())[index] if len(names) > 1 else np.zeros(len(kinds), np.bool_)
+        else:
+            unknown = [kind for kind in types if kind not in set(self.view.model.op_types)]
+            if unknown:
+                raise InputError(f"types: '{unknown[0]}' is no op type of '{self.view.model.name}'")
+            cheap = np.isin(kinds, list(types))
+        unlimited = kernel.Limits(np.inf, np.inf, self.view.capacity)
+        idle = 0
+        for direction in range(10_000):
+            before = self.count
+            if before <= groups or idle == 2:
+                return
+            heavy = np.zeros(before, dtype=np.bool_)
+            heavy[self.label[~cheap]] = True
+            self._match(groups, unlimited, reverse=bool(direction % 2), heavy=heavy, siblings=False)
+            idle = idle + 1 if self.count == before else 0
+
+    def cut(self, groups: int) -> None:
+        """Cut a depth-first topological order into runs of equal work."""
+        nodes = self._nodes()
+        source, target, _ = self._quotient()
+        pointer = np.searchsorted(source, np.arange(self.count + 1))
+        order = kernel.depth_first_order(self.count, pointer, target) if self.acyclic else self._loose_order()
+        limits = kernel.Limits(np.inf, np.inf, self.view.capacity)
+        if self.acyclic and (self.view.model.colocation >= 0).any():
+            limits = self._limits(groups)
+        self._relabel(kernel.cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label])
+
+    def _loose_order(self) -> NDArray[np.int64]:
+        """Order groups that need not be convex by their first op in a depth-first topological order."""
+        edges = self._edges()
+        pointer = np.searchsorted(edges[:, 0], np.arange(len(self.label) + 1))
+        order = kernel.depth_first_order(len(self.label), pointer, np.ascontiguousarray(edges[:, 1]))
+        first = np.full(self.count, len(order))
+        np.minimum.at(first, self.label[order], np.arange(len(order)))
+        return np.argsort(first, kind="stable")
+
+    def _admit(self, label: NDArray[np.int64]) -> None:
+        label = np.unique(label, return_inverse=True)[1].astype(np.int64)
+        limits = kernel.Limits(np.inf, np.inf, self.view.capacity)
+        order = self.view.model.topological_order
+        group = kernel.admit(order, label, int(label.max()) + 1, self.backward, self.classes, limits)
+        self._relabel(group if self.acyclic else self.roots())
+
+    def _convex(self, label: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Split labels so that the contracted graph has no cycle."""
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        edges = self._edges()
+        count = int(label.max()) + 1
+        ends = label[edges]
+        graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)).tocsr()
+        component = connected_components(graph, directed=True, connection="strong")[1][label].astype(np.int64)
+        pointer = np.searchsorted(edges[:, 0], np.arange(len(label) + 1))
+        stage = kernel.stages(self.view.model.topological_order, pointer, np.ascontiguousarray(edges[:, 1]), label, component)
+        result: NDArray[np.int64] = label * (int(stage.max()) + 1) + stage
+        return result
+
+    def _edges(self) -> NDArray[np.int64]:
+        """Return the distinct (producer, consumer) pairs of ops, sorted."""
+        model = self.view.model
+        n = model.num_ops
+        key = np.repeat(model.producer, np.diff(model.consumer_ptr)) * n + model.consumer
+        key = np.sort(key[_first_of_equal(key)])
+        return np.stack([key // n, key % n], axis=1)
+
+    # --- merging -----------------------------------------------------------------------------------------
+
+    def reduce(self, groups: int) -> None:
+        """Merge along heavy edges until at most `groups` are left, as far as the constraints allow."""
+        limits = self._limits(groups)
+        idle = direction = 0
+        while self.count > groups and idle < 2:
+            before = self.count
+            self._match(groups, limits, reverse=bool(direction % 2), siblings=True)
+            direction += 1
+            idle = idle + 1 if self.count > 0.95 * before else 0
+        if self.count > groups:
+            self.cut(groups)
+
+    def _limits(self, groups: int) -> kernel.Limits:
+        """Return what a group may grow to if there are to be `groups` of them.
+
+        A class of convex groups may hold forward and backward groups of the same weights: it may be
+        wider, but not so wide that groups chained by colocation end up on one device.
+        """
+        cap = BALANCE * float(self.view.work.sum()) / groups
+        return kernel.Limits(cap, 4 * cap if self.acyclic else cap, self.view.capacity)
+
+    def _match(self, groups: int, limits: kernel.Limits, *, reverse: bool, heavy: NDArray[np.bool_] | None = None,
+               siblings: bool) -> None:  # fmt: skip
+        """Merge groups in pairs, once."""
+        count = self.count
+        source, target, traffic = self._quotient(reverse)
+        if not len(source):
+            return
+        pointer = np.searchsorted(source, np.arange(count + 1))
+        nodes = self._nodes(heavy)
+        level = kernel.levels(count, pointer, target) if self.acyclic else np.zeros(count, dtype=np.int64)
+        # heavy edges between light groups first (Holtgrewe et al. 2010, rating "expansion*2")
+        scale = float(nodes.weight.mean()) or 1.0
+        rating = (traffic + 1e-3) ** 2 / ((nodes.weight[source] / scale + 1e-3) * (nodes.weight[target] / scale + 1e-3))
+        ranked = np.argsort(-rating, kind="stable")
+        mate = kernel.match_edges(ranked, source, target, pointer, level, nodes, self.classes, limits, count - groups,
+                                  self.acyclic)  # fmt: skip
+        merges = int((mate >= 0).sum()) // 2
+        if siblings and merges < min(0.2 * count, count - groups):
+            key = _sibling_keys(count, source, target, traffic, level)
+            kernel.match_siblings(np.argsort(key, kind="stable"), key, mate, nodes, self.classes, limits,
+                                  count - groups - merges, self.acyclic)  # fmt: skip
+        pair = np.where(mate >= 0, np.minimum(mate, np.arange(count)), np.arange(count))
+        self._relabel(pair[self.label])
+
+    def _nodes(self, heavy: NDArray[np.bool_] | None = None) -> kernel.Nodes:
+        count = self.count
+        member = np.empty(count, dtype=np.int64)
+        member[self.label[::-1]] = np.arange(len(self.label))[::-1]
+        weight = np.bincount(self.label, weights=self.view.work, minlength=count).astype(np.float64)
+        flags = np.zeros(count, dtype=np.bool_) if heavy is None else heavy
+        return kernel.Nodes(member, weight, self.backward[member], flags)
+
+    def _quotient(self, reverse: bool = False) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Return edges between groups sorted by source, and their traffic; a tensor counts once per pair."""
+        count = self.count
+        source, target = self.label[self._link_source], self.label[self._link_target]
+        # links inside a group, and second links of a tensor to a group, will never matter again
+        outside = np.flatnonzero(source != target)
+        keep = outside[_first_of_equal(self._link_tensor[outside] * count + target[outside])]
+        self._link_tensor = self._link_tensor[keep]
+        self._link_source, self._link_target = self._link_source[keep], self._link_target[keep]
+        ends = (source[keep], target[keep])
+        u, v = ends[::-1] if reverse else ends
+        key = u * count + v
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        starts = np.flatnonzero(np.diff(key, prepend=-1))
+        if not len(starts):
+            return key, key, np.zeros(0)
+        traffic = np.add.reduceat(self.view.traffic[self._link_tensor][order], starts)
+        return key[starts] // count, key[starts] % count, traffic
+
+
+def _first_of_equal(key: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of the first occurrence of every value, sorted by value (np.unique hashes: slower)."""
+    order = np.argsort(key, kind="stable")
+    return order[np.flatnonzero(np.diff(key[order], prepend=-1))]
+
+
+def _sibling_keys(count: int, source: NDArray[np.int64], target: NDArray[np.int64], traffic: NDArray[np.float64],
+                  level: NDArray[np.int64]) -> NDArray[np.int64]:  # fmt: skip
+    """Return one number per (heaviest neighbour, its side, level) of a node; -1 for a node without edges."""
+    node = np.concatenate([target, source])
+    neighbour = np.concatenate([source, target + count])
+    order = np.lexsort((neighbour, -np.concatenate([traffic, traffic]), node))
+    first = order[np.unique(node[order], return_index=True)[1]]
+    key = np.full(count, -1, dtype=np.int64)
+    key[node[first]] = neighbour[first] * (int(level.max()) + 1) + level[node[first]]
+    return key
