@@ -1,0 +1,230 @@
+"""Statistics of a study's rows: best-known values, gaps, wins, performance profiles, targets, pairwise tests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class BestKnown:
+    """The best value and the best bound of one instance over all runs, and who found them."""
+
+    instance: str
+    cluster: str
+    objective: str
+    value: int
+    lower_bound: int
+    bound_method: str
+    solver: str
+    seed: int
+    version: str
+    tick_seconds: float
+    placement: str | None
+
+    @property
+    def gap(self) -> float:
+        """(value - bound) / value."""
+        return 0.0 if self.value == 0 else (self.value - self.lower_bound) / self.value
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Values of s solvers on p instances, medians over seeds.
+
+    Attributes
+    ----------
+    median : median value in ticks, NaN where a solver has no result; shape (instances, solvers).
+    best : best value over seeds; same shape.
+    runtime : median runtime in seconds; same shape.
+    runs, failures : number of runs and of failures per solver.
+    """
+
+    instances: tuple[str, ...]
+    solvers: tuple[str, ...]
+    median: NDArray[np.float64]
+    best: NDArray[np.float64]
+    runtime: NDArray[np.float64]
+    lower_bound: NDArray[np.float64]  # (instances,)
+    runs: NDArray[np.int64]
+    failures: NDArray[np.int64]
+
+
+def instance_name(row: dict[str, Any]) -> str:
+    """Return the name of a row's problem in tables."""
+    words = [row["instance"]] + ([f"on {row['cluster']}"] if row.get("cluster") else [])
+    return " ".join(words + ([f"({row['objective']})"] if row["objective"] != "makespan" else []))
+
+
+def best_known(rows: Iterable[dict[str, Any]]) -> list[BestKnown]:
+    """Return the best value and bound of every problem, in order of first appearance."""
+    values: dict[str, dict[str, Any]] = {}
+    bounds: dict[str, tuple[int, str]] = {}
+    for row in rows:
+        key = row["problem_hash"]
+        if row["lower_bound"] > bounds.get(key, (-1, ""))[0]:
+            bounds[key] = (row["lower_bound"], row["bound_method"])
+        if row["value"] is None:
+            continue
+        # Equal values: the one that was found with fewer evaluations gets the credit.
+        rank = (row["value"], row["evaluations"])
+        if key not in values or rank < (values[key]["value"], values[key]["evaluations"]):
+            values[key] = row
+    return [
+        BestKnown(
+            row["instance"], row.get("cluster") or "", row["objective"], row["value"], *bounds[key], row["label"], row["seed"],
+            row["version"], row.get("tick_seconds", 1e-9), row.get("placement"),
+        )
+        for key, row in values.items()
+    ]  # fmt: skip
+
+
+def compare(rows: Iterable[dict[str, Any]]) -> Comparison:
+    """Gather the values of all solvers on all instances."""
+    values: dict[tuple[str, str], list[float]] = defaultdict(list)
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    bounds: dict[str, int] = {}
+    solvers: dict[str, None] = {}
+    runs: dict[str, int] = defaultdict(int)
+    failures: dict[str, int] = defaultdict(int)
+    for row in rows:
+        name, label = instance_name(row), row["label"]
+        solvers.setdefault(label)
+        bounds[name] = max(bounds.get(name, 0), row["lower_bound"])
+        runs[label] += 1
+        failures[label] += row["status"] == "failed"
+        if row["value"] is not None:
+            values[name, label].append(row["value"])
+            times[name, label].append(row["runtime"])
+    names, labels = list(bounds), list(solvers)
+    shape = (len(names), len(labels))
+    median, best, runtime = (np.full(shape, np.nan) for _ in range(3))
+    for i, name in enumerate(names):
+        for j, label in enumerate(labels):
+            if (name, label) in values:
+                median[i, j] = np.median(values[name, label])
+                best[i, j] = min(values[name, label])
+                runtime[i, j] = np.median(times[name, label])
+    return Comparison(
+        tuple(names), tuple(labels), median, best, runtime, np.array([bounds[name] for name in names], dtype=np.float64),
+        np.array([runs[label] for label in labels]), np.array([failures[label] for label in labels]),
+    )  # fmt: skip
+
+
+def mean_gaps(table: Comparison) -> NDArray[np.float64]:
+    """Return each solver's mean gap to the bound over the instances it solved, NaN where none; shape (solvers,)."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gaps = (table.median - table.lower_bound[:, None]) / table.median
+    gaps[table.median == 0] = 0.0
+    counts = (~np.isnan(gaps)).sum(axis=0)
+    return np.where(counts > 0, np.nansum(gaps, axis=0) / np.maximum(counts, 1), np.nan)
+
+
+def wins(table: Comparison) -> NDArray[np.int64]:
+    """Return on how many instances each solver's median is the best (ties count for all); shape (solvers,)."""
+    winner = np.where(np.isnan(table.median), np.inf, table.median)
+    top = winner.min(axis=1, keepdims=True)
+    return ((winner == top) & np.isfinite(winner)).sum(axis=0)
+
+
+def profile(table: Comparison, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the share of instances solved within a ratio of the best median (Dolan and More 2002).
+
+    Shape (solvers, ratios).
+    """
+    value = np.where(np.isnan(table.median), np.inf, table.median)
+    top = value.min(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(top > 0, value / top, np.where(value == 0, 1.0, np.inf))
+    return (ratio[:, :, None] <= ratios[None, None, :] * (1 + 1e-12)).mean(axis=0)
+
+
+def to_target(rows: Iterable[dict[str, Any]], slack: float = 0.01) -> dict[str, dict[str, tuple[float, float, float]]]:
+    """Return, per instance and solver, (share of runs, median evaluations, median seconds) to a common target.
+
+    The target of an instance is the best value over all runs, plus `slack`.
+    """
+    listed = list(rows)
+    target: dict[str, float] = {}
+    for row in listed:
+        if row["value"] is not None:
+            name = instance_name(row)
+            target[name] = min(target.get(name, np.inf), row["value"] * (1 + slack))
+    hits: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for row in listed:
+        name = instance_name(row)
+        hit = next(((p[1], p[0]) for p in row["trace"] if p[2] is not None and p[2] <= target.get(name, -1)), None)
+        hits[name, row["label"]].append(hit or (np.inf, np.inf))
+    found: dict[str, dict[str, tuple[float, float, float]]] = defaultdict(dict)
+    for (name, label), points in hits.items():
+        reached = [point for point in points if np.isfinite(point[0])]
+        share = len(reached) / len(points)
+        middle = np.median(np.array(reached), axis=0) if reached else np.array([np.nan, np.nan])
+        found[name][label] = (share, float(middle[0]), float(middle[1]))
+    return found
+
+
+def convergence(
+    rows: Iterable[dict[str, Any]], points: int = 60
+) -> dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]]:
+    """Return, per instance and solver, (evaluations, quartiles of the incumbent over seeds).
+
+    Evaluations are spaced evenly on a logarithmic scale; the quartiles have the shape (3, points).
+    """
+    traces: dict[tuple[str, str], list[list[Any]]] = defaultdict(list)
+    for row in rows:
+        steps = [p for p in row["trace"] if p[2] is not None]
+        if steps:
+            # The run went on after its last improvement: its end is part of the curve.
+            last = [row["runtime"], max(row["evaluations"], steps[-1][1]), steps[-1][2], 0]
+            traces[instance_name(row), row["label"]].append([*steps, last])
+    found: dict[str, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = defaultdict(dict)
+    for (name, label), runs in traces.items():
+        end = max(run[-1][1] for run in runs)
+        start = max(1, min(run[0][1] for run in runs))
+        if end <= start:
+            continue
+        grid = np.geomspace(start, end, points)
+        values = np.full((len(runs), points), np.nan)
+        for i, run in enumerate(runs):
+            at = np.searchsorted([p[1] for p in run], grid, side="right") - 1
+            values[i, at >= 0] = np.array([p[2] for p in run], dtype=np.float64)[at[at >= 0]]
+        seen = ~np.isnan(values).any(axis=0)
+        if seen.any():
+            found[name][label] = (grid[seen], np.percentile(values[:, seen], [25, 50, 75], axis=0))
+    return found
+
+
+def pairwise_tests(table: Comparison) -> list[tuple[str, str, int, float, float]]:
+    """Compare solvers pairwise over instances: (a, b, instances, p value, effect size).
+
+    Wilcoxon signed-rank test of the relative differences of medians; the effect size is the matched-pairs
+    rank-biserial correlation, negative where a is better (smaller).
+    """
+    from scipy.stats import rankdata, wilcoxon
+
+    found = []
+    for i, a in enumerate(table.solvers):
+        for j in range(i + 1, len(table.solvers)):
+            both = ~np.isnan(table.median[:, i]) & ~np.isnan(table.median[:, j])
+            x, y = table.median[both, i], table.median[both, j]
+            difference = (x - y) / np.maximum(1.0, np.minimum(x, y))
+            moved = difference[difference != 0]
+            if len(difference) < 2:
+                continue
+            if len(moved) == 0:
+                found.append((a, table.solvers[j], len(difference), 1.0, 0.0))
+                continue
+            ranks = rankdata(np.abs(moved))
+            effect = float((ranks * np.sign(moved)).sum() / ranks.sum())
+            p = float(wilcoxon(difference, zero_method="wilcox").pvalue)
+            found.append((a, table.solvers[j], len(difference), p, effect))
+    return found
