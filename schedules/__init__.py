@@ -1,7 +1,70 @@
-"""Pipeline schedules: micro-batches of a model's blocks on devices."""
+"""Pipeline schedules: micro-batches of a model's blocks on devices.
+
+>>> from placeopt.schedules import load_pipeline, schedule
+>>> best = schedule(load_pipeline("shape:V?devices=4&memory=3"), micro_batches=16)
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from placeopt.solver import SolverSpec
 
-SPECS: tuple[SolverSpec, ...] = ()
+if TYPE_CHECKING:
+    from placeopt.schedules.problem import Block, PipelineProblem, load_pipeline
+    from placeopt.schedules.solution import PipelineSchedule, Repetend
+    from placeopt.schedules.solve import schedule, schedule_result
+    from placeopt.schedules.validate import pipeline_violations
+
+
+def _spec(name: str, target: str, summary: str, search: bool = False) -> SolverSpec:
+    return SolverSpec(name, f"placeopt.schedules.{target}", "pipeline", ("period",), summary, search)
+
+
+SPECS: tuple[SolverSpec, ...] = (
+    _spec("repetend", "repetend:RepetendSolver", "shortest repeating pattern by cyclic CP-SAT, proved", True),
+    _spec("tessel", "tessel:TesselSolver", "Tessel's enumeration of index assignments with lazy completion", True),
+    _spec("time-optimal", "time_optimal:TimeOptimalSolver", "shortest makespan of all n micro-batches, exact", True),
+    _spec("gpipe", "known.linear:GPipe", "all forward, then all backward (GPipe)"),
+    _spec("1f1b", "known.linear:OneForwardOneBackward", "one forward, one backward (PipeDream-Flush)"),
+    _spec("interleaved-1f1b", "known.linear:InterleavedOneForwardOneBackward", "1F1B with several stages per device"),
+    _spec("zb-h1", "known.zero_bubble:ZeroBubbleH1", "zero bubble with the memory of 1F1B"),
+    _spec("zb-h2", "known.zero_bubble:ZeroBubbleH2", "zero bubble with twice the memory of 1F1B"),
+    _spec("zb-v", "known.v_shape:ZeroBubbleV", "zero bubble, stages in a V, the memory of 1F1B"),
+    _spec("v-half", "known.v_shape:VHalf", "stages in a V, half the memory of 1F1B"),
+    _spec("v-min", "known.v_shape:VMin", "stages in a V, a third of the memory of 1F1B"),
+    _spec("chimera", "known.bidirectional:Chimera", "two pipelines in opposite directions"),
+    _spec("dualpipe", "known.bidirectional:DualPipe", "two directions with split backward (DeepSeek-V3)"),
+    _spec("hanayo", "known.linear:Hanayo", "stages in waves over the devices"),
+)
+
+_EXPORTS = {
+    "Block": "problem",
+    "PipelineProblem": "problem",
+    "load_pipeline": "problem",
+    "PipelineSchedule": "solution",
+    "Repetend": "solution",
+    "schedule": "solve",
+    "schedule_result": "solve",
+    "pipeline_violations": "validate",
+}
+
+__all__ = [
+    "SPECS",
+    "Block",
+    "PipelineProblem",
+    "PipelineSchedule",
+    "Repetend",
+    "load_pipeline",
+    "pipeline_violations",
+    "schedule",
+    "schedule_result",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name in _EXPORTS:
+        return getattr(importlib.import_module(f"placeopt.schedules.{_EXPORTS[name]}"), name)
+    raise AttributeError(f"module 'placeopt.schedules' has no attribute {name!r}")

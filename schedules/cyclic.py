@@ -1,0 +1,208 @@
+r"""The cyclic CP-SAT model decides whether a schedule can repeat every P ticks.
+
+Modulo scheduling (software pipelining) of the blocks of K micro-batches. Instance i = (member q of the
+pattern, block b) starts at S_i = sigma_i + P * k_i in the first repetition and P later in every next one,
+with 0 <= sigma_i < P and k_i >= 0:
+
+- precedence u -> v with lag l:  S_v >= S_u + span_u + l;
+- two instances on one device, in one of the two orders: sigma_j >= sigma_i + span_i and
+  sigma_i + P >= sigma_j + span_j (the second keeps j clear of i's next repetition);
+- memory of device d right after an allocating instance c starts, in the steady state:
+  sum_i m_i ([sigma_i <= sigma_c] - k_i) <= capacity_d  (before time 0 of a repetition, instance i has run k_i times
+  less often than repetitions have begun; k_i cancels for what a micro-batch allocates and frees).
+
+Stretching a schedule of period P to P + 1 (keep every sigma and k) stays valid, so feasibility is monotone in P
+and an infeasible P proves that every shorter period is infeasible too.
+
+Without loss of generality: the pattern may be rotated, so one source starts at 0; members of a block may be
+sorted, since micro-batches are identical and sorting two sequences that respect a precedence pairwise keeps it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from placeopt.schedules.solution import Repetend
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.schedules.problem import PipelineProblem
+
+
+class CyclicModel:
+    """One period P, one pattern size K: variables, one method per constraint family, objective, decode."""
+
+    def __init__(self, problem: PipelineProblem, period: int, size: int = 1) -> None:
+        self.problem, self.period, self.size = problem, period, size
+        self.model = cp_model.CpModel()
+        self.num_instances = problem.num_blocks * size
+        self._span = np.tile(problem.span, size).tolist()
+        self._edges = [
+            (q * problem.num_blocks + u, q * problem.num_blocks + v, lag)
+            for q in range(size)
+            for u, v, lag in problem.edges
+        ]
+        self._add_variables()
+        self._add_devices()
+        self._add_precedences()
+        self._add_memory()
+        self._add_symmetry_breaking()
+
+    def _instances_on(self, device: int) -> list[int]:
+        b = self.problem.num_blocks
+        return [q * b + i for q in range(self.size) for i in self.problem.on_device[device]]
+
+    def _add_variables(self) -> None:
+        # Whatever is closed under successors can move down by P as long as no precedence breaks, and that never
+        # adds memory (what a micro-batch allocated is freed no later). So some block has k = 0 and is reached from
+        # every other over at most num_blocks precedences that would break, each with a bounded step of k.
+        longest = max((self._span[u] + lag for u, _, lag in self._edges), default=0)
+        deepest = self.problem.num_blocks * (2 + longest // self.period + (self.size > 1))
+        n = self.num_instances
+        self.sigma = [self.model.new_int_var(0, self.period - 1, f"sigma{i}") for i in range(n)]
+        self.turn = [self.model.new_int_var(0, deepest, f"k{i}") for i in range(n)]
+
+    def _add_devices(self) -> None:
+        """Cyclic no-overlap; `before[i, j]` says sigma_i <= sigma_j for instances that share a device."""
+        self.before: dict[tuple[int, int], Any] = {}
+        model, sigma, span, period = self.model, self.sigma, self._span, self.period
+        interval = [model.new_fixed_size_interval_var(sigma[i], span[i], f"run{i}") for i in range(len(sigma))]
+        again = [model.new_fixed_size_interval_var(sigma[i] + period, span[i], f"next{i}") for i in range(len(sigma))]
+        for device in range(self.problem.num_devices):
+            here = self._instances_on(device)
+            for i, j in itertools.combinations(here, 2):
+                if (i, j) in self.before:
+                    continue
+                flag = model.new_bool_var(f"before{i}_{j}")
+                self.before[i, j], self.before[j, i] = flag, ~flag
+                for first, second, literal in ((i, j, flag), (j, i, ~flag)):
+                    model.add(sigma[second] >= sigma[first] + span[first]).only_enforce_if(literal)
+                    model.add(sigma[first] + period >= sigma[second] + span[second]).only_enforce_if(literal)
+            if len(here) > 1:
+                model.add_no_overlap([interval[i] for i in here] + [again[i] for i in here])
+
+    def _add_precedences(self) -> None:
+        for u, v, lag in self._edges:
+            if (u, v) in self.before and lag == 0:
+                # On one device the order of the sigmas decides alone.
+                self.model.add(self.turn[v] >= self.turn[u] + self.before[v, u])
+            else:
+                self.model.add(self._start(v) >= self._start(u) + self._span[u] + lag)
+                self.model.add(self.turn[v] >= self.turn[u])
+
+    def _start(self, instance: int) -> Any:
+        return self.sigma[instance] + self.period * self.turn[instance]
+
+    def _add_memory(self) -> None:
+        b = self.problem.num_blocks
+        for device in np.flatnonzero(self.problem.limited).tolist():
+            delta = self.problem.memory[:, device]
+            changing = [i for i in self._instances_on(device) if delta[i % b]]
+            capacity = int(self.problem.capacity[device])
+            for c in changing:
+                if delta[c % b] < 0:
+                    continue  # a block that frees memory never makes the peak
+                others = sum(int(delta[i % b]) * (self.before[i, c] - self.turn[i]) for i in changing if i != c)
+                self.model.add(others + int(delta[c % b]) * (1 - self.turn[c]) <= capacity)
+
+    def _add_symmetry_breaking(self) -> None:
+        b = self.problem.num_blocks
+        sources = [i for i in range(b) if self.problem.pred_ptr[i] == self.problem.pred_ptr[i + 1]]
+        self.model.add(self.sigma[sources[0]] == 0)
+        if len(sources) == 1:
+            self.model.add(self.turn[sources[0]] == 0)
+        for i in range(b if self.size > 1 else 0):
+            for q in range(self.size - 1):
+                self.model.add(self._start((q + 1) * b + i) >= self._start(q * b + i) + self._span[i])
+            self.model.add(self._start(i) + self.period >= self._start((self.size - 1) * b + i) + self._span[i])
+
+    def minimize_latency(self) -> None:
+        """Ask for the least time that a micro-batch spends in the pipeline (the slowest member's)."""
+        b = self.problem.num_blocks
+        horizon = self.period * (2 * self.num_instances + 2) + max(self._span)
+        latency = self.model.new_int_var(self.problem.critical_path, horizon, "latency")
+        sinks = sorted(set(range(b)) - {u for u, _, _ in self.problem.edges})
+        sources = [i for i in range(b) if self.problem.pred_ptr[i] == self.problem.pred_ptr[i + 1]]
+        for q in range(self.size):
+            for last, first in itertools.product(sinks, sources):
+                end = self._start(q * b + last) + self._span[last]
+                self.model.add(latency >= end - self._start(q * b + first))
+        self.model.minimize(latency)
+
+    def solve(
+        self, seconds: float, *, num_workers: int, seed: int, first_only: bool = True
+    ) -> tuple[str, Repetend | None]:
+        """Return ("feasible" | "optimal" | "infeasible" | "unknown", pattern or None)."""
+        solver = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = max(0.01, seconds)
+        solver.parameters.num_workers = num_workers
+        solver.parameters.random_seed = seed
+        solver.parameters.stop_after_first_solution = first_only
+        status = solver.solve(self.model)
+        if status == cp_model.INFEASIBLE:
+            return "infeasible", None
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return "unknown", None
+        start = np.array([solver.value(s) + self.period * solver.value(k)
+                          for s, k in zip(self.sigma, self.turn, strict=True)])  # fmt: skip
+        pattern = Repetend(self.period, start.reshape(self.size, self.problem.num_blocks))
+        return "optimal" if status == cp_model.OPTIMAL else "feasible", pattern
+
+
+def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
+    """Return the pattern of least period with the same order on every device and the same indices k.
+
+    With these fixed, every constraint is S_v - S_u >= w - P h, so the least P is the largest ratio sum(w)/sum(h) of
+    a cycle; it is found by bisection, each step a longest-path computation. Memory depends on orders and
+    indices only and does not change.
+    """
+    b, size, period = problem.num_blocks, repetend.size, repetend.period
+    start = repetend.start.ravel()
+    span = np.tile(problem.span, size)
+    arcs: list[tuple[int, int, int, int]] = []  # (u, v, w, h): S_v >= S_u + w - P h
+    for q in range(size):
+        arcs += [(q * b + u, q * b + v, int(problem.span[u]) + lag, 0) for u, v, lag in problem.edges]
+    for device in range(problem.num_devices):
+        here = [q * b + i for q in range(size) for i in problem.on_device[device]]
+        if not here:
+            continue
+        # In the steady state the instances of one window of P ticks, in order, follow each other for ever.
+        turn = {i: int(start[i] // period) for i in here}
+        here.sort(key=lambda i: (int(start[i] % period), i))
+        for i, j in itertools.pairwise([*here, here[0]]):
+            # S_j - P k_j >= S_i - P k_i + span_i inside a window, one P later around its end.
+            h = turn[i] - turn[j] + (1 if j == here[0] else 0)
+            arcs.append((i, j, int(span[i]), h))
+    source = np.array([u for u, _, _, _ in arcs])
+    target = np.array([v for _, v, _, _ in arcs])
+    weight = np.array([w for _, _, w, _ in arcs])
+    height = np.array([h for _, _, _, h in arcs])
+
+    def potentials(candidate: int) -> NDArray[np.int64] | None:
+        value = np.zeros(b * size, dtype=np.int64)
+        length = weight - candidate * height
+        for _ in range(b * size + 1):
+            reached = value.copy()
+            np.maximum.at(reached, target, value[source] + length)
+            if (reached == value).all():
+                return value
+            value = reached
+        return None
+
+    low, high = max(int(span.max()), int(problem.work.max()) * size), period
+    best = start
+    while low < high:
+        middle = (low + high) // 2
+        found = potentials(middle)
+        if found is None:
+            low = middle + 1
+        else:
+            high, best = middle, found
+    if high == period:
+        return repetend
+    return Repetend(high, np.asarray(best).reshape(size, b))

@@ -1,0 +1,226 @@
+"""Exact evaluation of pipeline schedules: compaction of an order, list scheduling, memory over time.
+
+An instance is a (micro-batch, block) pair with the flat index micro_batch * num_blocks + block. Since no
+device runs two blocks at once and memory changes only when a block starts, the *order* of the starts on each
+device decides its peak memory; moving starts without changing an order never changes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from placeopt.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.schedules.problem import PipelineProblem
+
+NEVER = np.int64(2**62)
+
+
+class PipelineArrays(NamedTuple):
+    """What the kernels read of a problem."""
+
+    span: NDArray[np.int64]
+    device_ptr: NDArray[np.int64]
+    device: NDArray[np.int64]
+    memory: NDArray[np.int64]
+    pred_ptr: NDArray[np.int64]
+    pred: NDArray[np.int64]
+    lag: NDArray[np.int64]
+    succ_ptr: NDArray[np.int64]
+    succ: NDArray[np.int64]
+    capacity: NDArray[np.int64]
+
+
+def pipeline_arrays(problem: PipelineProblem) -> PipelineArrays:
+    """Return the arrays of `problem` for the kernels."""
+    target = np.repeat(np.arange(problem.num_blocks), np.diff(problem.pred_ptr))
+    order = np.argsort(problem.pred, kind="stable")
+    succ_ptr = np.searchsorted(problem.pred[order], np.arange(problem.num_blocks + 1))
+    return PipelineArrays(
+        problem.span,
+        problem.device_ptr,
+        problem.device,
+        problem.memory,
+        problem.pred_ptr,
+        problem.pred,
+        problem.lag,
+        succ_ptr.astype(np.int64),
+        target[order].astype(np.int64),
+        problem.capacity,
+    )
+
+
+@njit(cache=True, nogil=True)
+def _compact(arrays: PipelineArrays, order: NDArray[np.int64], num_devices: int) -> NDArray[np.int64]:
+    """Start every instance, in `order`, as early as its devices and predecessors allow."""
+    b = len(arrays.span)
+    start = np.full(len(order), -1, dtype=np.int64)
+    free = np.zeros(num_devices, dtype=np.int64)
+    for instance in order:
+        block = instance % b
+        base = instance - block
+        at = np.int64(0)
+        for e in range(arrays.pred_ptr[block], arrays.pred_ptr[block + 1]):
+            before = arrays.pred[e]
+            if start[base + before] < 0:
+                return start  # the order puts a block before its predecessor
+            at = max(at, start[base + before] + arrays.span[before] + arrays.lag[e])
+        for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
+            at = max(at, free[arrays.device[e]])
+        start[instance] = at
+        for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
+            free[arrays.device[e]] = at + arrays.span[block]
+    return start
+
+
+@njit(cache=True, nogil=True)
+def _dispatch(
+    arrays: PipelineArrays, rank: NDArray[np.int64], num_micro_batches: int, num_devices: int
+) -> tuple[NDArray[np.int64], np.int64]:
+    """List scheduling: at each time start the ready instances by rank, where devices are idle and memory suffices.
+
+    Returns the starts and how many instances were started: fewer than all means that memory ran out for good.
+    """
+    b = len(arrays.span)
+    total = b * num_micro_batches
+    start = np.full(total, -1, dtype=np.int64)
+    waiting = np.empty(total, dtype=np.int64)
+    release = np.zeros(total, dtype=np.int64)
+    free = np.zeros(num_devices, dtype=np.int64)
+    held = np.zeros(num_devices, dtype=np.int64)
+    ready = np.empty(total, dtype=np.int64)
+    num_ready = 0
+    for instance in range(total):
+        waiting[instance] = arrays.pred_ptr[instance % b + 1] - arrays.pred_ptr[instance % b]
+        if waiting[instance] == 0:
+            ready[num_ready] = instance
+            num_ready += 1
+    now = np.int64(0)
+    done = np.int64(0)
+    while done < total:
+        # Start the best instance that can start now; one at a time, since each changes what others may do.
+        best = -1
+        wake = np.int64(2**62)
+        for position in range(num_ready):
+            instance = ready[position]
+            block = instance % b
+            at = release[instance]
+            fits = True
+            for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
+                d = arrays.device[e]
+                at = max(at, free[d])
+                if held[d] + arrays.memory[block, d] > arrays.capacity[d] and arrays.memory[block, d] > 0:
+                    fits = False
+            if not fits:
+                continue
+            if at <= now:
+                if best < 0 or rank[instance] < rank[ready[best]]:
+                    best = position
+            else:
+                wake = min(wake, at)
+        if best < 0:
+            if wake == 2**62:
+                return start, done
+            now = wake
+            continue
+        instance = ready[best]
+        block = instance % b
+        num_ready -= 1
+        ready[best] = ready[num_ready]
+        start[instance] = now
+        done += 1
+        end = now + arrays.span[block]
+        for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
+            free[arrays.device[e]] = end
+            held[arrays.device[e]] += arrays.memory[block, arrays.device[e]]
+        base = instance - block
+        for e in range(arrays.succ_ptr[block], arrays.succ_ptr[block + 1]):
+            after = arrays.succ[e]
+            waiting[base + after] -= 1
+            if waiting[base + after] == 0:
+                earliest = np.int64(0)
+                for f in range(arrays.pred_ptr[after], arrays.pred_ptr[after + 1]):
+                    before = arrays.pred[f]
+                    earliest = max(earliest, start[base + before] + arrays.span[before] + arrays.lag[f])
+                release[base + after] = earliest
+                ready[num_ready] = base + after
+                num_ready += 1
+    return start, done
+
+
+def compact(problem: PipelineProblem, start: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Shift every instance as early as the order of `start` on each device allows.
+
+    Parameters
+    ----------
+    start : wanted starts, shape (num_micro_batches, num_blocks): only their order counts. Ties are broken
+        topologically.
+
+    Returns
+    -------
+    starts of the same shape, valid whenever the order respects the predecessors; peak memory is unchanged.
+
+    Raises
+    ------
+    InputError
+        If the order puts a block before its predecessor.
+    """
+    wanted = np.asarray(start, dtype=np.int64)
+    position = np.empty(problem.num_blocks, dtype=np.int64)
+    position[problem.topological_order] = np.arange(problem.num_blocks)
+    flat_position = np.tile(position, wanted.shape[0])
+    micro_batch = np.repeat(np.arange(wanted.shape[0]), problem.num_blocks)
+    order = np.lexsort((micro_batch, flat_position, wanted.ravel()))
+    shifted = _compact(pipeline_arrays(problem), order.astype(np.int64), problem.num_devices)
+    if shifted.min() < 0:
+        at = int(shifted.argmin())
+        raise InputError(
+            f"order: block '{problem.block_names[at % problem.num_blocks]}' of micro-batch {at // problem.num_blocks} "
+            "comes before one of its predecessors"
+        )
+    return shifted.reshape(wanted.shape)
+
+
+def dispatch(problem: PipelineProblem, rank: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """Schedule greedily: whenever a device is idle, the ready instance of smallest rank that fits in memory.
+
+    Parameters
+    ----------
+    rank : shape (num_micro_batches, num_blocks).
+
+    Returns
+    -------
+    starts of the same shape, or None if the memory limit blocks every ready instance for good.
+    """
+    table = np.asarray(rank, dtype=np.int64)
+    start, done = _dispatch(pipeline_arrays(problem), table.ravel(), table.shape[0], problem.num_devices)
+    return start.reshape(table.shape) if done == table.size else None
+
+
+def makespan(problem: PipelineProblem, start: NDArray[np.int64]) -> int:
+    """Return the end of the last instance minus the start of the first, in ticks."""
+    return int((start + problem.span).max() - start.min())
+
+
+def memory_profile(problem: PipelineProblem, start: NDArray[np.int64], device: int) -> NDArray[np.int64]:
+    """Return (time, memory held from then on) rows of one device, shape (num_changes, 2)."""
+    blocks = np.flatnonzero(problem.memory[:, device])
+    times = start[:, blocks].ravel()
+    deltas = np.tile(problem.memory[blocks, device], start.shape[0])
+    order = np.argsort(times, kind="stable")
+    return np.stack([times[order], np.cumsum(deltas[order])], axis=1) if len(blocks) else np.zeros((0, 2), np.int64)
+
+
+def peak_memory(problem: PipelineProblem, start: NDArray[np.int64]) -> list[int]:
+    """Return the most memory that each device ever holds."""
+    peaks = []
+    for device in range(problem.num_devices):
+        profile = memory_profile(problem, start, device)
+        peaks.append(max(0, int(profile[:, 1].max())) if len(profile) else 0)
+    return peaks

@@ -1,0 +1,375 @@
+"""PipelineProblem: the blocks of one micro-batch on devices, to be repeated for many micro-batches.
+
+A model is cut into *blocks*. A block occupies one or several devices *at the same time* for its span, adds
+its memory delta to each of them the moment it starts, and waits for its predecessors (plus a lag for
+communication). Micro-batches are identical and independent: block b of micro-batch j is an *instance*
+(j, b). A schedule gives a start to every instance such that no device runs two at once and no device ever
+holds more memory than its capacity. The model is Tessel's (Lin et al., "Tessel: Boosting Distributed
+Execution of Large DNN Models via Flexible Schedule Search", HPCA 2024), plus lags and a capacity per device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from placeopt.arrays import MAX_SUM, UNLIMITED, csr, frozen, int_array
+from placeopt.errors import InputError
+from placeopt.graph import topological_order
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+KINDS = ("F", "B", "I", "W", "other")
+"""Forward, full backward, backward of the inputs only, of the weights only, anything else."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a micro-batch, as a person writes it.
+
+    Attributes
+    ----------
+    devices : indices of the devices it occupies at the same time.
+    memory : what its start adds (or frees, if negative) on each of those devices, in that order.
+    after : (block name, lag in ticks) of each predecessor.
+    stage : pipeline stage that it belongs to, -1 where it belongs to none.
+    """
+
+    name: str
+    kind: str
+    devices: tuple[int, ...]
+    span: int
+    memory: tuple[int, ...] = ()
+    after: tuple[tuple[str, int], ...] = ()
+    stage: int = -1
+
+
+@dataclass(frozen=True, eq=False)
+class PipelineProblem:
+    """Schedule b blocks on d devices for any number of micro-batches.
+
+    Attributes
+    ----------
+    capacity : the most memory a device may hold at any time.
+    micro_batches : how many micro-batches a finite schedule has, unless a call says otherwise.
+    stage : pipeline stage of each block, -1 where it belongs to none; needed by exports only.
+    """
+
+    name: str
+    block_names: tuple[str, ...]
+    kind: tuple[str, ...]  # (num_blocks,) one of KINDS
+    span: NDArray[np.int64]  # (num_blocks,) ticks, >= 1
+    device_ptr: NDArray[np.int64]  # (num_blocks + 1,)
+    device: NDArray[np.int64]  # devices of each block, ascending
+    memory: NDArray[np.int64]  # (num_blocks, num_devices) change at the block's start; bytes or units
+    pred_ptr: NDArray[np.int64]  # (num_blocks + 1,)
+    pred: NDArray[np.int64]  # predecessors of each block
+    lag: NDArray[np.int64]  # ticks between a predecessor's end and the block's start
+    capacity: NDArray[np.int64] = field(default=None)  # type: ignore[arg-type]  # (num_devices,)
+    micro_batches: int = 8
+    stage: NDArray[np.int64] = field(default=None)  # type: ignore[arg-type]  # (num_blocks,)
+    device_names: tuple[str, ...] = ()
+    tick_seconds: float = 1e-9
+
+    objective: ClassVar[str] = "period"
+
+    def __post_init__(self) -> None:
+        b = len(self.block_names)
+        if b == 0:
+            raise InputError(f"pipeline '{self.name}': expected at least one block, received none")
+        memory = np.asarray(self.memory)
+        if memory.ndim != 2:
+            raise InputError(f"memory: expected a table (blocks x devices), received {memory.ndim} dimension(s)")
+        d = memory.shape[1]
+        if d == 0:
+            raise InputError(f"pipeline '{self.name}': expected at least one device, received none")
+
+        def put(key: str, shape: tuple[int, ...], default: int | None = None) -> None:
+            value = getattr(self, key)
+            array = np.full(shape, default, dtype=np.int64) if value is None else value
+            object.__setattr__(self, key, int_array(array, shape, key))
+
+        put("span", (b,))
+        put("device_ptr", (b + 1,))
+        put("device", (len(np.asarray(self.device)),))
+        put("memory", (b, d))
+        put("pred_ptr", (b + 1,))
+        put("pred", (len(np.asarray(self.pred)),))
+        put("lag", (len(self.pred),))
+        put("capacity", (d,), UNLIMITED)
+        put("stage", (b,), -1)
+        names = tuple(self.device_names) or tuple(f"device{i}" for i in range(d))
+        object.__setattr__(self, "device_names", names)
+        object.__setattr__(self, "block_names", tuple(self.block_names))
+        object.__setattr__(self, "kind", tuple(self.kind))
+        self._check()
+
+    def _check(self) -> None:
+        b, d = self.memory.shape
+        if len(self.kind) != b or len(self.device_names) != d:
+            raise InputError(f"pipeline '{self.name}': expected {b} kinds and {d} device names, "
+                             f"received {len(self.kind)} and {len(self.device_names)}")  # fmt: skip
+        for what, names in (("block", self.block_names), ("device", self.device_names)):
+            if len(set(names)) != len(names):
+                twice = next(x for x in names if names.count(x) > 1)
+                raise InputError(f"pipeline '{self.name}': {what} names must be distinct, '{twice}' occurs twice")
+        if self.micro_batches < 1:
+            raise InputError(f"micro_batches: expected at least 1, received {self.micro_batches}")
+        if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
+            raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
+        for i, name in enumerate(self.block_names):
+            if self.kind[i] not in KINDS:
+                raise InputError(f"block '{name}': kind must be one of {', '.join(KINDS)}, received '{self.kind[i]}'")
+            if self.span[i] < 1:
+                raise InputError(f"block '{name}': span must be at least 1 tick, received {self.span[i]}; "
+                                 "merge a free block into its neighbour")  # fmt: skip
+            devices = self.devices_of(i)
+            if len(devices) == 0:
+                raise InputError(f"block '{name}': expected at least one device, received none")
+            if devices.min() < 0 or devices.max() >= d:
+                raise InputError(f"block '{name}': unknown device {devices.max()}; the devices are 0..{d - 1}")
+            if (np.diff(devices) <= 0).any():
+                raise InputError(f"block '{name}': devices must be distinct and ascending, received {devices.tolist()}")
+            elsewhere = np.setdiff1d(np.flatnonzero(self.memory[i]), devices)
+            if elsewhere.size:
+                raise InputError(f"block '{name}': changes the memory of device '{self.device_names[elsewhere[0]]}', "
+                                 "which it does not occupy")  # fmt: skip
+        if self.pred.size and (self.pred.min() < 0 or self.pred.max() >= b):
+            raise InputError(f"pred: expected block indices in 0..{b - 1}, received {self.pred.max()}")
+        if self.lag.size and self.lag.min() < 0:
+            raise InputError(f"lag: expected ticks >= 0, received {self.lag.min()}")
+        if self.capacity.min() < 0:
+            raise InputError(f"capacity: expected values >= 0, received {self.capacity.min()}")
+        total = float(self.span.astype(np.float64).sum() + self.lag.astype(np.float64).sum())
+        if total * max(self.micro_batches, 1) >= MAX_SUM:
+            raise InputError("span: the sum over all micro-batches passes 2^62; use a larger tick_seconds")
+        if float(np.abs(self.memory).astype(np.float64).sum()) * self.micro_batches >= MAX_SUM:
+            raise InputError("memory: the sum over all micro-batches passes 2^62; use larger units")
+        _ = self.topological_order  # refuses a cycle
+        self._check_memory()
+
+    def _check_memory(self) -> None:
+        """Refuse memory that grows without end, is freed too early, or cannot fit one block."""
+        from placeopt.schedules.bounds import freed_too_early
+
+        left = self.memory.sum(axis=0)
+        if left.any():
+            at = int(np.flatnonzero(left)[0])
+            raise InputError(
+                f"memory of device '{self.device_names[at]}' never returns to zero: one micro-batch leaves "
+                f"{left[at]:+d}; make the deltas of its blocks add up to 0"
+            )
+        early = freed_too_early(self)
+        if early is not None:
+            block, at = early
+            raise InputError(
+                f"block '{self.block_names[block]}' frees memory of device '{self.device_names[at]}' that no predecessor "
+                "has allocated; let it wait for the block that allocates it"
+            )
+        over = (self.memory > self.capacity[None, :]).any(axis=1)
+        if over.any():
+            i = int(over.argmax())
+            at = int(np.flatnonzero(self.memory[i] > self.capacity)[0])
+            raise InputError(
+                f"capacity of device '{self.device_names[at]}' is {self.capacity[at]}, below the {self.memory[i, at]} "
+                f"that block '{self.block_names[i]}' alone needs; raise it to at least {self.memory[i, at]}"
+            )
+
+    # --- sizes and structure -------------------------------------------------------------------------
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of blocks of one micro-batch, b."""
+        return len(self.block_names)
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, d."""
+        return int(self.memory.shape[1])
+
+    def devices_of(self, block: int) -> NDArray[np.int64]:
+        """Return the devices that `block` occupies."""
+        return self.device[self.device_ptr[block] : self.device_ptr[block + 1]]
+
+    def predecessors_of(self, block: int) -> list[tuple[int, int]]:
+        """Return (predecessor, lag in ticks) pairs of `block`."""
+        low, high = self.pred_ptr[block], self.pred_ptr[block + 1]
+        return list(zip(self.pred[low:high].tolist(), self.lag[low:high].tolist(), strict=True))
+
+    @cached_property
+    def edges(self) -> tuple[tuple[int, int, int], ...]:
+        """All (predecessor, block, lag) triples, by block."""
+        return tuple((u, v, lag) for v in range(self.num_blocks) for u, lag in self.predecessors_of(v))
+
+    @cached_property
+    def topological_order(self) -> NDArray[np.int64]:
+        """Block indices, every predecessor before its successors."""
+        target = np.repeat(np.arange(self.num_blocks), np.diff(self.pred_ptr))
+        order = np.argsort(self.pred, kind="stable")
+        return frozen(topological_order(self.num_blocks, self.pred[order], np.arange(len(self.pred) + 1),
+                                        target[order], self.block_names))  # fmt: skip
+
+    @cached_property
+    def work(self) -> NDArray[np.int64]:
+        """Busy ticks of each device in one micro-batch, shape (num_devices,)."""
+        owner = np.repeat(np.arange(self.num_blocks), np.diff(self.device_ptr))
+        return frozen(np.bincount(self.device, weights=self.span[owner], minlength=self.num_devices).astype(np.int64))
+
+    @cached_property
+    def on_device(self) -> tuple[tuple[int, ...], ...]:
+        """Blocks that occupy each device, ascending."""
+        owner = np.repeat(np.arange(self.num_blocks), np.diff(self.device_ptr))
+        return tuple(tuple(owner[self.device == d].tolist()) for d in range(self.num_devices))
+
+    @cached_property
+    def critical_path(self) -> int:
+        """Ticks that one micro-batch takes at least: the longest chain of spans and lags."""
+        return int((self.heads + self.span).max())
+
+    @cached_property
+    def heads(self) -> NDArray[np.int64]:
+        """Earliest start of each block when nothing waits for a device, shape (num_blocks,) ticks."""
+        head = np.zeros(self.num_blocks, dtype=np.int64)
+        for v in self.topological_order.tolist():
+            for u, lag in self.predecessors_of(v):
+                head[v] = max(head[v], head[u] + self.span[u] + lag)
+        return frozen(head)
+
+    @cached_property
+    def limited(self) -> NDArray[np.bool_]:
+        """Devices whose capacity could ever bind: less than all allocations of one block times its instances."""
+        return frozen((self.capacity < UNLIMITED) & (self.memory != 0).any(axis=0))
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of everything that decides the value of a schedule (not of the names)."""
+        digest = hashlib.sha256()
+        for key in ("span", "device_ptr", "device", "memory", "pred_ptr", "pred", "lag", "capacity"):
+            array = getattr(self, key)
+            digest.update(f"{key}{array.shape}".encode())
+            digest.update(array.tobytes())
+        digest.update(repr((self.kind, self.micro_batches, self.tick_seconds)).encode())
+        return digest.hexdigest()
+
+    def replace(self, **changes: Any) -> PipelineProblem:
+        """Return a copy with some fields changed (and checked again)."""
+        return replace(self, **changes)
+
+    def with_capacity(self, capacity: int | Sequence[int] | None) -> PipelineProblem:
+        """Return a copy with another memory capacity: one value for every device, or one per device."""
+        if capacity is None:
+            values = np.full(self.num_devices, UNLIMITED, dtype=np.int64)
+        elif isinstance(capacity, int | np.integer):
+            values = np.full(self.num_devices, capacity, dtype=np.int64)
+        else:
+            values = np.asarray(capacity)
+            if values.shape != (self.num_devices,):
+                raise InputError(f"capacity: expected 1 or {self.num_devices} values, received {values.size}")
+        return replace(self, capacity=values)
+
+    # --- constructors --------------------------------------------------------------------------------
+
+    @classmethod
+    def from_blocks(
+        cls,
+        name: str,
+        blocks: Sequence[Block],
+        device_names: Sequence[str],
+        *,
+        capacity: int | Sequence[int] | None = None,
+        micro_batches: int = 8,
+        tick_seconds: float = 1e-9,
+    ) -> PipelineProblem:
+        """Build a problem from `Block` records; predecessors are named, in any order.
+
+        Raises
+        ------
+        InputError
+            If a predecessor or device is unknown, predecessors form a cycle, the memory of one micro-batch
+            does not return to zero, or a block alone exceeds a capacity.
+        """
+        index = {block.name: i for i, block in enumerate(blocks)}
+        d = len(device_names)
+        memory = np.zeros((len(blocks), d), dtype=np.int64)
+        devices: list[list[int]] = []
+        for i, block in enumerate(blocks):
+            for place in block.devices:
+                if not 0 <= place < d:
+                    raise InputError(f"block '{block.name}': unknown device {place}; the devices are "
+                                     f"{', '.join(device_names)}")  # fmt: skip
+            if block.memory and len(block.memory) != len(block.devices):
+                raise InputError(f"block '{block.name}': expected a memory delta for each of its "
+                                 f"{len(block.devices)} device(s), received {len(block.memory)}")  # fmt: skip
+            memory[i, list(block.devices)] = block.memory or 0
+            devices.append(sorted(block.devices))
+            for before, _ in block.after:
+                if before not in index:
+                    raise InputError(f"block '{block.name}': unknown predecessor '{before}'; "
+                                     f"the blocks are {', '.join(list(index)[:12])}")  # fmt: skip
+        device_ptr, device = csr(devices)
+        pred_ptr, pred = csr([[index[before] for before, _ in block.after] for block in blocks])
+        limits = None
+        if capacity is not None:
+            limits = np.full(d, capacity) if isinstance(capacity, int | np.integer) else np.asarray(capacity)
+            if limits.shape != (d,):
+                raise InputError(f"capacity: expected 1 or {d} values, received {limits.size}")
+        return cls(
+            name=name,
+            block_names=tuple(block.name for block in blocks),
+            kind=tuple(block.kind for block in blocks),
+            span=np.array([block.span for block in blocks]),
+            device_ptr=device_ptr,
+            device=device,
+            memory=memory,
+            pred_ptr=pred_ptr,
+            pred=pred,
+            lag=np.array([lag for block in blocks for _, lag in block.after], dtype=np.int64),
+            capacity=limits,  # type: ignore[arg-type]
+            micro_batches=micro_batches,
+            stage=np.array([block.stage for block in blocks]),
+            device_names=tuple(device_names),
+            tick_seconds=tick_seconds,
+        )
+
+    def blocks(self) -> list[Block]:
+        """Return the blocks as records: the inverse of `from_blocks`."""
+        found = []
+        for i, name in enumerate(self.block_names):
+            devices = tuple(self.devices_of(i).tolist())
+            after = tuple((self.block_names[u], lag) for u, lag in self.predecessors_of(i))
+            memory = tuple(int(self.memory[i, d]) for d in devices)
+            found.append(Block(name, self.kind[i], devices, int(self.span[i]), memory, after, int(self.stage[i])))
+        return found
+
+
+def load_pipeline(source: str | os.PathLike[str], **options: Any) -> PipelineProblem:
+    """Read a pipeline problem from a shape's name, a block table, or a table file.
+
+    Parameters
+    ----------
+    source : `shape:NAME?devices=4&...` (see `placeopt.schedules.shapes`), or the path of a `.toml`, `.json`
+        or `.csv` block table (see `placeopt.schedules.table`).
+    options : what may also stand behind the `?`; an option given here wins. All sources take `memory` (capacity
+        of every device, or a sequence), `micro_batches` and `mode` ("train" or "infer").
+
+    Examples
+    --------
+    >>> load_pipeline("shape:V?devices=4&memory=3").work.tolist()
+    [4, 4, 4, 4]
+    """
+    text = str(source)
+    if text.startswith("shape:"):
+        from placeopt.schedules.shapes import shape_from_text
+
+        return shape_from_text(text, **options)
+    from placeopt.schedules.table import read_table
+
+    return read_table(text, **options)

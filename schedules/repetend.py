@@ -1,0 +1,215 @@
+"""The `repetend` solver: the shortest repeating pattern by modulo scheduling, with a proof.
+
+It answers what Tessel (Lin et al., HPCA 2024) asks, the best repetend, but searches all index assignments
+at once: one CP-SAT feasibility problem per period (see `placeopt.schedules.cyclic`), periods from a lower bound
+upwards and from a feasible pattern downwards; every infeasible period is a proof. Then the latency of the
+pattern is minimised at that period, and the pattern is completed to n micro-batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.errors import InputError
+from placeopt.schedules.bounds import best_bound, makespan_bound, require_feasible_memory
+from placeopt.schedules.completion import complete
+from placeopt.schedules.evaluate import dispatch, makespan
+from placeopt.schedules.solution import PipelineSchedule, Repetend
+from placeopt.schedules.solve import finish_pipeline
+from placeopt.solver import OnProgress, Tracker
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.schedules.problem import PipelineProblem
+    from placeopt.solution import Budget, Result
+
+
+@dataclass(frozen=True)
+class RepetendSolver:
+    """Shortest repetend by cyclic CP-SAT, proved; then least latency; then completion.
+
+    Attributes
+    ----------
+    size : micro-batches per repetend (K); more than 1 helps under tight memory. 0 tries 1, 2, 3, ... up to
+        `max_size` while the best is above the bound for all K.
+    latency_seconds : most seconds spent on the latency of the pattern.
+    patterns : how many patterns of least latency are completed, to keep the one that ends first.
+    """
+
+    name: ClassVar[str] = "repetend"
+
+    size: int = 1
+    max_size: int = 4
+    num_workers: int = 2
+    latency_seconds: float = 10.0
+    patterns: int = 3
+
+    def __post_init__(self) -> None:
+        limits = (("size", 0), ("max_size", 1), ("num_workers", 1), ("latency_seconds", 0), ("patterns", 1))
+        for key, low in limits:
+            if getattr(self, key) < low:
+                raise InputError(f"repetend option {key}: expected at least {low}, received {getattr(self, key)}")
+
+    def solve(
+        self,
+        problem: PipelineProblem,
+        budget: Budget,
+        *,
+        seed: int = 0,
+        initial: PipelineSchedule | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[PipelineSchedule]:
+        """Search; the objective is the period of the whole pattern in ticks (K micro-batches)."""
+        tracker: Tracker[Repetend] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
+        require_feasible_memory(problem)
+        best: PeriodSearch | None = None
+        with tracker:
+            overall = best_bound(problem)[0]
+            for size in range(1, self.max_size + 1) if self.size == 0 else (self.size,):
+                if best is not None and (best.value is None or best.value <= overall or tracker.seconds_left == 0):
+                    break
+                search = PeriodSearch(problem, size, self.num_workers, seed, tracker)
+                search.run()
+                if best is None or (search.value is not None and search.value < (best.value or search.value + 1)):
+                    best = search
+        assert best is not None
+        pattern = best.pattern
+        if pattern is None:
+            return finish_pipeline(tracker, None, message="no repeating pattern found in time; allow more seconds")
+        if not tracker.stopped or tracker.stop_reason in ("proved", "target"):
+            pattern, start = self._shortest_completion(problem, pattern, tracker, seed)
+        else:
+            start = complete(problem, pattern, problem.micro_batches)
+        bound = Fraction(best.low, pattern.size)
+        schedule = PipelineSchedule(
+            problem=problem,
+            start=start,
+            solver=self.name,
+            period=pattern.per_micro_batch,
+            period_bound=min(bound, pattern.per_micro_batch),
+            period_status="optimal" if pattern.period <= best.low else "feasible",
+            bound_method=best.bound_method,
+            repetend=pattern,
+            runtime=tracker.elapsed,
+            candidates=tracker.evaluations,
+        )
+        return finish_pipeline(tracker, schedule)
+
+    def _shortest_completion(
+        self, problem: PipelineProblem, pattern: Repetend, tracker: Tracker[Repetend], seed: int
+    ) -> tuple[Repetend, NDArray[np.int64]]:
+        """Complete the pattern, and several of the same period and least latency; keep the shortest schedule."""
+        target = makespan_bound(problem, problem.micro_batches)
+        start = complete(problem, pattern, problem.micro_batches)
+        for attempt in range(self.patterns):
+            if makespan(problem, start) <= target:
+                break
+            other = self._least_latency(problem, pattern, tracker, seed + attempt)
+            completed = complete(problem, other, problem.micro_batches)
+            if makespan(problem, completed) < makespan(problem, start):
+                pattern, start = other, completed
+        return pattern, start
+
+    def _least_latency(
+        self, problem: PipelineProblem, pattern: Repetend, tracker: Tracker[Repetend], seed: int
+    ) -> Repetend:
+        from placeopt.schedules.cyclic import CyclicModel
+
+        seconds = min(self.latency_seconds / self.patterns, tracker.seconds_left)
+        if seconds <= 0:
+            return pattern
+        model = CyclicModel(problem, pattern.period, pattern.size)
+        model.minimize_latency()
+        _, found = model.solve(seconds, num_workers=self.num_workers, seed=seed, first_only=False)
+        if found is None or found.latency(problem.span) > pattern.latency(problem.span):
+            return pattern
+        return found
+
+
+class PeriodSearch:
+    """Finds the least period of patterns of one size.
+
+    Attributes
+    ----------
+    low : proven lower bound on the period of the pattern in ticks.
+    pattern : the best pattern found.
+    """
+
+    def __init__(
+        self, problem: PipelineProblem, size: int, num_workers: int, seed: int, tracker: Tracker[Repetend]
+    ) -> None:
+        self.problem, self.size, self.num_workers, self.seed = problem, size, num_workers, seed
+        self.tracker = tracker
+        bound, self.bound_method = best_bound(problem)
+        self.low = ceil(bound * size)
+        self.pattern: Repetend | None = None
+
+    @property
+    def value(self) -> Fraction | None:
+        """Ticks per micro-batch of the best pattern."""
+        return None if self.pattern is None else self.pattern.per_micro_batch
+
+    def run(self) -> None:
+        """Try the lower bound first, then bisect between bound and pattern until they meet or time is up."""
+        self._offer(greedy_pattern(self.problem, self.size))
+        self._try(self.low)
+        while not self._done():
+            assert self.pattern is not None
+            gap = self.pattern.period - self.low
+            # Close to the bound the proof is what remains: ask for the next better pattern directly.
+            wanted = self.pattern.period - 1 if gap * 50 < self.low else self.low + gap // 2
+            if not self._try(wanted):
+                break
+
+    def _done(self) -> bool:
+        return self.pattern is None or self.pattern.period <= self.low or self.tracker.seconds_left == 0 or (
+            self.tracker.evaluations_left == 0)  # fmt: skip
+
+    def _try(self, period: int) -> bool:
+        """Decide one period; return whether it was decided."""
+        from placeopt.schedules.cyclic import CyclicModel, tighten
+
+        if self._done() and self.pattern is not None:
+            return False
+        model = CyclicModel(self.problem, period, self.size)
+        seconds = min(self.tracker.seconds_left, 1e6)
+        status, found = model.solve(seconds, num_workers=self.num_workers, seed=self.seed)
+        self.tracker.count()
+        if status == "infeasible":
+            self.low, self.bound_method = period + 1, "cp-sat infeasible period"
+        if found is not None:
+            self._offer(tighten(self.problem, found))
+        return status != "unknown"
+
+    def _offer(self, pattern: Repetend | None) -> None:
+        if pattern is not None and (self.pattern is None or pattern.period < self.pattern.period):
+            self.pattern = pattern
+
+
+def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
+    """Return a valid pattern at once: one micro-batch after another, or a greedy schedule of `size` of them.
+
+    A finite schedule repeats as soon as every device is done with it; memory is back to zero by then.
+    """
+    rank = np.arange(size * problem.num_blocks).reshape(size, -1) // problem.num_blocks
+    backward_first = np.array([kind == "F" for kind in problem.kind], dtype=np.int64) * size
+    candidates = [dispatch(problem, rank), dispatch(problem, rank + backward_first[None, :])]
+    best: Repetend | None = None
+    for start in candidates:
+        if start is None:
+            continue
+        start = np.sort(start, axis=0)
+        reach = max(
+            int((start[:, list(here)] + problem.span[list(here)]).max() - start[:, list(here)].min())
+            for here in problem.on_device
+            if here
+        )
+        if best is None or reach < best.period:
+            best = Repetend(reach, start)
+    return best

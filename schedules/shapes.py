@@ -1,0 +1,270 @@
+"""Placement shapes: how the blocks of a model lie on D devices.
+
+========== =========================================================================================
+V          F0..F(D-1), B(D-1)..B0: a plain pipeline
+X          two independent V chains, the second on the devices in reverse (two half-models or Chimera)
+M          TP_F on all devices, V chain, TP_B on all devices (a tensor-parallel embedding)
+NN         TP, F0..F(D/2-1), TP, F(D/2)..F(D-1) and the backward passes likewise (mT5)
+K          two half-device forward branches, TP_F and TP_B on all devices, two backward branches (Flava)
+interleaved  each device holds `chunks` stages, stage s on device s mod D (Megatron's interleaved 1F1B)
+wave       the stages go down and up the devices `waves` times: 2 * waves stages each (ZB-V, Hanayo)
+========== =========================================================================================
+
+Memory: a forward block adds 1 unit, its backward block frees it, tensor-parallel blocks of M and NN change
+nothing. `mode=infer` keeps the F blocks and zeroes the memory. `split=1` cuts the backward block into the part
+for the inputs (I, on the critical path) and the part for the weights (W, which frees the memory).
+The first five are from Tessel (Lin et al., HPCA 2024).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from placeopt.errors import InputError
+from placeopt.schedules.problem import Block, PipelineProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MODES = ("train", "infer")
+MAX_DEVICES = 256
+
+
+@dataclass(frozen=True)
+class ShapeOptions:
+    """What a shape is made of; times are ticks.
+
+    Attributes
+    ----------
+    forward, backward, tensor : spans of F, B and tensor-parallel blocks.
+    split : cut B into I and W.
+    input, weight : spans of I and W; 0 means backward - weight, and half of backward rounded down (at least 1).
+    lag : communication between blocks that have no device in common.
+    chunks, waves : stages per device of `interleaved`; waves of `wave`.
+    """
+
+    devices: int = 4
+    forward: int = 1
+    backward: int = 3
+    tensor: int = 1
+    mode: str = "train"
+    split: bool = False
+    input: int = 0
+    weight: int = 0
+    lag: int = 0
+    chunks: int = 2
+    waves: int = 1
+
+    def __post_init__(self) -> None:
+        for key, low in (("devices", 1), ("forward", 1), ("backward", 1), ("tensor", 1), ("input", 0), ("weight", 0),
+                         ("lag", 0), ("chunks", 1), ("waves", 1)):  # fmt: skip
+            if getattr(self, key) < low:
+                raise InputError(f"shape option {key}: expected at least {low}, received {getattr(self, key)}")
+        if self.devices > MAX_DEVICES:
+            raise InputError(f"shape option devices: expected at most {MAX_DEVICES}, received {self.devices}")
+        if self.mode not in MODES:
+            raise InputError(f"shape option mode: expected train or infer, received '{self.mode}'")
+        if self.split and self.backward < 2 and not (self.input and self.weight):
+            raise InputError("shape option split: needs backward >= 2, or the spans input and weight")
+
+    @property
+    def weight_span(self) -> int:
+        """Ticks of a W block."""
+        return self.weight or max(1, (self.backward - self.input if self.input else self.backward // 2))
+
+    @property
+    def input_span(self) -> int:
+        """Ticks of an I block."""
+        return self.input or max(1, self.backward - self.weight_span)
+
+
+class _Chain:
+    """Collects blocks; every helper returns the names that the next block waits for."""
+
+    def __init__(self, options: ShapeOptions) -> None:
+        self.options = options
+        self.blocks: list[Block] = []
+        self.place: dict[str, tuple[int, ...]] = {}
+
+    def add(
+        self, name: str, kind: str, devices: tuple[int, ...], span: int, memory: int, after: list[str], stage: int = -1
+    ) -> list[str]:
+        def lag(before: str) -> int:
+            return 0 if set(self.place[before]) & set(devices) else self.options.lag
+
+        self.place[name] = devices
+        waits = tuple((before, lag(before)) for before in after)
+        self.blocks.append(Block(name, kind, devices, span, (memory,) * len(devices), waits, stage))
+        return [name]
+
+    def forward(self, places: list[int], after: list[str], first: int = 0, tag: str = "") -> list[str]:
+        """Add F blocks of the stages first, first + 1, ... on the devices `places`."""
+        for offset, device in enumerate(places):
+            stage = first + offset
+            after = self.add(f"F{tag}{stage}", "F", (device,), self.options.forward, 1, after, stage)
+        return after
+
+    def backward(self, places: list[int], after: list[str], first: int = 0, tag: str = "") -> list[str]:
+        """Add the backward blocks of those stages, last stage first."""
+        o = self.options
+        for offset in reversed(range(len(places))):
+            stage, device = first + offset, (places[offset],)
+            if o.split:
+                after = self.add(f"I{tag}{stage}", "I", device, o.input_span, 0, after, stage)
+                self.add(f"W{tag}{stage}", "W", device, o.weight_span, -1, after, stage)
+            else:
+                after = self.add(f"B{tag}{stage}", "B", device, o.backward, -1, after, stage)
+        return after
+
+    def everywhere(self, name: str, kind: str, after: list[str], memory: int = 0) -> list[str]:
+        """Add a tensor-parallel block on all devices."""
+        return self.add(name, kind, tuple(range(self.options.devices)), self.options.tensor, memory, after)
+
+
+def _v(chain: _Chain) -> None:
+    places = list(range(chain.options.devices))
+    chain.backward(places, chain.forward(places, []))
+
+
+def _x(chain: _Chain) -> None:
+    down = list(range(chain.options.devices))
+    up = down[::-1]
+    chain.backward(down, chain.forward(down, [], tag="a"), tag="a")
+    chain.backward(up, chain.forward(up, [], tag="b"), tag="b")
+
+
+def _m(chain: _Chain) -> None:
+    places = list(range(chain.options.devices))
+    after = chain.everywhere("TF", "F", [])
+    after = chain.backward(places, chain.forward(places, after))
+    chain.everywhere("TB", "B", after)
+
+
+def _nn(chain: _Chain) -> None:
+    half = _half(chain)
+    low, high = list(range(half)), list(range(half, chain.options.devices))
+    after = chain.everywhere("TF0", "F", [])
+    after = chain.forward(low, after)
+    after = chain.everywhere("TF1", "F", after)
+    after = chain.forward(high, after, first=half)
+    after = chain.backward(high, after, first=half)
+    after = chain.everywhere("TB1", "B", after)
+    after = chain.backward(low, after)
+    chain.everywhere("TB0", "B", after)
+
+
+def _k(chain: _Chain) -> None:
+    half = _half(chain)
+    left, right = list(range(half)), list(range(half, chain.options.devices))
+    after = chain.forward(left, [], tag="a") + chain.forward(right, [], tag="b")
+    after = chain.everywhere("TF", "F", after, memory=1)
+    after = chain.everywhere("TB", "B", after, memory=-1)
+    chain.backward(left, after, tag="a")
+    chain.backward(right, after, tag="b")
+
+
+def _interleaved(chain: _Chain) -> None:
+    places = list(range(chain.options.devices)) * chain.options.chunks
+    chain.backward(places, chain.forward(places, []))
+
+
+def _wave(chain: _Chain) -> None:
+    down = list(range(chain.options.devices))
+    places = (down + down[::-1]) * chain.options.waves
+    chain.backward(places, chain.forward(places, []))
+
+
+def _half(chain: _Chain) -> int:
+    if chain.options.devices % 2:
+        raise InputError(f"shape option devices: this shape needs an even number, received {chain.options.devices}")
+    return chain.options.devices // 2
+
+
+SHAPES: dict[str, tuple[Callable[[_Chain], None], str]] = {
+    "V": (_v, "a pipeline: F0..F(D-1), B(D-1)..B0"),
+    "X": (_x, "two independent pipelines in opposite directions"),
+    "M": (_m, "a pipeline between tensor-parallel blocks on all devices"),
+    "NN": (_nn, "two half pipelines with tensor-parallel blocks before and between them (mT5)"),
+    "K": (_k, "two branches on half the devices each that meet in a tensor-parallel block (Flava)"),
+    "interleaved": (_interleaved, "stage s on device s mod D, `chunks` stages per device"),
+    "wave": (_wave, "stages go down and up the devices `waves` times (ZB-V, Hanayo)"),
+}
+
+
+def shape(
+    name: str, *, memory: Any = None, micro_batches: int = 8, tick_seconds: float = 1e-9, **options: Any
+) -> PipelineProblem:
+    """Return the problem of the shape `name`.
+
+    Parameters
+    ----------
+    memory : capacity of every device, or one per device; None for no limit.
+    options : fields of `ShapeOptions`.
+
+    Raises
+    ------
+    InputError
+        If the shape or an option is unknown or out of range.
+    """
+    if name not in SHAPES:
+        raise InputError(f"shape '{name}' is not known; known: {', '.join(SHAPES)}")
+    known = ShapeOptions.__dataclass_fields__
+    for key in options:
+        if key not in known:
+            raise InputError(f"shape option '{key}' is not known; known: "
+                             f"{', '.join([*known, 'memory', 'micro_batches'])}")  # fmt: skip
+    chain = _Chain(ShapeOptions(**options))
+    SHAPES[name][0](chain)
+    blocks = chain.blocks if chain.options.mode == "train" else only_forward(chain.blocks)
+    given = "&".join(f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in options.items())
+    return PipelineProblem.from_blocks(
+        f"shape:{name}" + (f"?{given}" if given else ""),
+        blocks,
+        [f"device{i}" for i in range(chain.options.devices)],
+        capacity=memory,
+        micro_batches=micro_batches,
+        tick_seconds=tick_seconds,
+    )
+
+
+def only_forward(blocks: list[Block]) -> list[Block]:
+    """Return the F blocks with their memory zeroed: inference."""
+    forward = {block.name for block in blocks if block.kind == "F"}
+    if not forward:
+        raise InputError("mode infer: the table has no block of kind F")
+    return [
+        Block(block.name, block.kind, block.devices, block.span, (0,) * len(block.devices),
+              tuple((before, lag) for before, lag in block.after if before in forward), block.stage)
+        for block in blocks
+        if block.kind == "F"
+    ]  # fmt: skip
+
+
+def shape_from_text(text: str, **overrides: Any) -> PipelineProblem:
+    """Read `shape:NAME?option=value&...`; `overrides` win over the text.
+
+    Raises
+    ------
+    InputError
+        If the name, an option or a value is not understood.
+    """
+    name, _, query = text.removeprefix("shape:").partition("?")
+    options: dict[str, Any] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        options[key] = value if key == "mode" else _number(key, value)
+    options.update({key: value for key, value in overrides.items() if value is not None})
+    if "split" in options:
+        options["split"] = bool(options["split"])
+    return shape(name, **options)
+
+
+def _number(key: str, value: str) -> Any:
+    try:
+        if key == "tick_seconds":
+            return float(value)
+        numbers = [int(part) for part in value.split(",")]
+    except ValueError:
+        raise InputError(f"shape option {key}: expected a whole number, received '{value}'") from None
+    return numbers if key == "memory" and len(numbers) > 1 else numbers[0]

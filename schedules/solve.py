@@ -1,0 +1,115 @@
+"""Run a pipeline solver by name and build its Result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placeopt.errors import InputError
+from placeopt.schedules.validate import pipeline_violations
+from placeopt.solution import Budget, Result
+from placeopt.solver import OnProgress, Tracker, make_solver
+
+if TYPE_CHECKING:
+    from placeopt.schedules.problem import PipelineProblem
+    from placeopt.schedules.solution import PipelineSchedule
+
+DEFAULT_SECONDS = 60.0
+
+
+def schedule_result(
+    problem: PipelineProblem,
+    solver: str | Any = "repetend",
+    *,
+    micro_batches: int | None = None,
+    memory: Any = None,
+    seconds: float | None = None,
+    evaluations: int | None = None,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+    **options: Any,
+) -> Result[PipelineSchedule]:
+    """Schedule `problem` and return the Result (see `schedule` for the parameters)."""
+    if micro_batches is not None:
+        problem = problem.replace(micro_batches=micro_batches)
+    if memory is not None:
+        problem = problem.with_capacity(memory)
+    chosen = make_solver(solver, "pipeline", **options) if isinstance(solver, str) else solver
+    if seconds is None and evaluations is None:
+        seconds = DEFAULT_SECONDS
+    return chosen.solve(problem, Budget(seconds=seconds, evaluations=evaluations), seed=seed, on_progress=on_progress)
+
+
+def schedule(
+    problem: PipelineProblem,
+    solver: str | Any = "repetend",
+    *,
+    micro_batches: int | None = None,
+    memory: Any = None,
+    seconds: float | None = None,
+    evaluations: int | None = None,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+    **options: Any,
+) -> PipelineSchedule:
+    """Schedule the micro-batches of a pipeline problem.
+
+    Parameters
+    ----------
+    solver : a registered name (`repetend`, `tessel`, `time-optimal`, `1f1b`, ...) or a solver object.
+    micro_batches, memory : replace those of the problem (one capacity for every device, or one per device).
+    seconds : time limit, 60 unless given.
+    options : fields of the solver's dataclass, such as `size=3` for `repetend`.
+
+    Raises
+    ------
+    InputError
+        If the solver does not fit the problem, the memory limit is proved infeasible, or nothing was found.
+
+    Examples
+    --------
+    >>> from placeopt.schedules.problem import load_pipeline
+    >>> schedule(load_pipeline("shape:V?devices=4&memory=4"), micro_batches=128).makespan
+    524
+    """
+    result = schedule_result(
+        problem,
+        solver,
+        micro_batches=micro_batches,
+        memory=memory,
+        seconds=seconds,
+        evaluations=evaluations,
+        seed=seed,
+        on_progress=on_progress,
+        **options,
+    )
+    if result.solution is None:
+        raise InputError(f"solver '{result.solver}' found no schedule of '{result.problem}': {result.message}")
+    return result.solution
+
+
+def finish_pipeline(
+    tracker: Tracker[Any], schedule: PipelineSchedule | None, *, message: str = "", status: str | None = None
+) -> Result[PipelineSchedule]:
+    """Judge the schedule with the independent validator and build the Result.
+
+    The objective is the period of the whole pattern in ticks, that is of K micro-batches: `tick_seconds` of the
+    Result is divided by K, so that its `seconds` are those of one micro-batch.
+    """
+    problem = tracker.problem
+    if schedule is None:
+        tracker.solution = tracker.value = None
+        return tracker.result(status=status or "unknown", message=message)
+    violations = pipeline_violations(problem, schedule.start)
+    if violations:
+        raise RuntimeError(f"solver '{tracker.solver}' returned an invalid schedule: {violations[0]}")
+    size = schedule.period.denominator if schedule.repetend is None else schedule.repetend.size
+    value = schedule.period * size
+    bound = schedule.period_bound * size
+    if schedule.period_status == "optimal":
+        tracker.lower_bound = int(value)
+    else:
+        tracker.lower_bound = min(int(value) - 1, int(-(-bound.numerator // bound.denominator)))
+    tracker.bound_method = schedule.bound_method
+    result = tracker.result(solution=schedule, objective=int(value), message=message)
+    return Result(**{**{key: getattr(result, key) for key in result.__dataclass_fields__},
+                     "tick_seconds": problem.tick_seconds / size, "objective_name": "period"})  # fmt: skip
