@@ -185,7 +185,7 @@ def _reserve(units: UnitArrays, pinned: Ints) -> tuple[Ints, Ints]:
     return home, free
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _fits(units: UnitArrays, home: Ints, free: Ints, unit: int, device: int) -> bool:
     """Whether `unit` is on `device` or may still go there."""
     if home[unit] >= 0:
@@ -211,7 +211,7 @@ def _settle(units: UnitArrays, home: Ints, free: Ints, unit: int, device: int) -
         free[device] -= units.bytes[unit]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _data_ready(graph: GraphArrays, device_of: Ints, finish: Ints, op: int, device: int) -> int:
     """Time at which all inputs of `op` are on `device`, transfers never waiting for each other."""
     ready = np.int64(0)
@@ -278,27 +278,112 @@ def _data_ready_on_channels(
     return ready
 
 
-@njit(cache=True, nogil=True)
-def _earliest_gap(
-    start: Ints, finish: Ints, before: Ints, last: int, ready: int, duration: int
-) -> tuple[int, int]:
-    """Earliest start >= `ready` of a gap of `duration` on a device, and the op that it follows (-1: none).
+class Timeline(NamedTuple):
+    """Ops of each device in time order, and the idle gaps between them, as doubly linked lists.
 
-    Ops of the device are linked by `before`, `last` is the latest. Gaps are tried from the last one back, as
-    ops come roughly in time order; the walk ends at the first op that ends before `ready`.
+    The gaps are kept beside the ops because a busy device has many ops and few gaps.
     """
-    best, after = np.int64(FAR), np.int64(NONE)
-    here, limit = last, np.int64(FAR)
-    while True:
+
+    start: Ints  # (num_ops,)
+    finish: Ints  # (num_ops,)
+    before: Ints  # (num_ops,) op before, -1 for none
+    behind: Ints  # (num_ops,) op behind, -1 for none
+    last: Ints  # (num_devices,) last op, -1 for none
+    gap_start: Ints  # (num_ops + num_devices,)
+    gap_end: Ints
+    gap_before: Ints  # earlier gap of the device, -1 for none
+    gap_behind: Ints
+    gap_op: Ints  # op that ends where the gap starts, -1 for the start of time
+    last_gap: Ints  # (num_devices,) the gap after the last op; it never ends
+    gaps: Ints  # (1,) number of gap records in use
+
+
+@njit(cache=True, nogil=True)
+def _empty_timeline(n: int, k: int) -> Timeline:
+    timeline = Timeline(
+        np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1, np.int64), np.full(n, -1, np.int64),
+        np.full(k, -1, np.int64), np.zeros(n + k, np.int64), np.full(n + k, FAR, np.int64),
+        np.full(n + k, -1, np.int64), np.full(n + k, -1, np.int64), np.full(n + k, -1, np.int64),
+        np.arange(k), np.zeros(1, np.int64),
+    )  # fmt: skip
+    timeline.gaps[0] = k
+    return timeline
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) -> tuple[int, int]:
+    """Earliest start >= `ready` at which the device is idle for `duration`, and the gap it is in.
+
+    Gaps are tried from the last one back, as ops come roughly in time order; the walk ends at the first gap
+    that starts no later than `ready`. An op that takes no time also fits where two ops meet: the gap is -1 then.
+    """
+    gap = timeline.last_gap[device]
+    best, best_gap = np.int64(FAR), np.int64(NONE)
+    while gap >= 0:
+        begin = max(ready, timeline.gap_start[gap])
+        if begin + duration <= timeline.gap_end[gap]:
+            best, best_gap = begin, gap
+        if timeline.gap_start[gap] <= ready:
+            break
+        gap = timeline.gap_before[gap]
+    if duration == 0:
+        op = timeline.last[device]
+        while op >= 0 and timeline.start[op] >= ready and timeline.before[op] >= 0:
+            op = timeline.before[op]
         begin = ready
-        if here >= 0:
-            begin = max(ready, finish[here])
-        if begin + duration <= limit:
-            best, after = begin, here
-        if here < 0 or finish[here] <= ready:
-            return best, after
-        limit = start[here]
-        here = before[here]
+        if op >= 0 and timeline.start[op] < ready:
+            begin = max(ready, timeline.finish[op])
+        if begin < best:
+            best, best_gap = begin, np.int64(NONE)
+    return best, best_gap
+
+
+@njit(cache=True, nogil=True)
+def _insert(timeline: Timeline, device: int, op: int, begin: int, duration: int, gap: int) -> None:
+    """Put `op` into `gap` of the device, or (gap -1) between two ops that meet at `begin`."""
+    end = begin + duration
+    timeline.start[op], timeline.finish[op] = begin, end
+    if gap >= 0:
+        previous = timeline.gap_op[gap]
+        limit, later = timeline.gap_end[gap], timeline.gap_behind[gap]
+        if begin > timeline.gap_start[gap]:
+            timeline.gap_end[gap] = begin
+            if end < limit:  # what remains behind the op is a gap of its own
+                rest = timeline.gaps[0]
+                timeline.gaps[0] += 1
+                timeline.gap_start[rest], timeline.gap_end[rest], timeline.gap_op[rest] = end, limit, op
+                timeline.gap_before[rest], timeline.gap_behind[rest] = gap, later
+                timeline.gap_behind[gap] = rest
+                if later >= 0:
+                    timeline.gap_before[later] = rest
+                else:
+                    timeline.last_gap[device] = rest
+        elif end < limit:
+            timeline.gap_start[gap], timeline.gap_op[gap] = end, op
+        else:  # filled exactly
+            earlier = timeline.gap_before[gap]
+            if earlier >= 0:
+                timeline.gap_behind[earlier] = later
+            if later >= 0:
+                timeline.gap_before[later] = earlier
+    else:
+        previous = timeline.last[device]
+        while previous >= 0 and timeline.finish[previous] > begin:
+            previous = timeline.before[previous]
+    timeline.before[op] = previous
+    if previous == timeline.last[device]:
+        timeline.last[device] = op
+    elif previous >= 0:
+        timeline.behind[op] = timeline.behind[previous]
+        timeline.before[timeline.behind[op]] = op
+    else:
+        first = timeline.last[device]
+        while timeline.before[first] >= 0:
+            first = timeline.before[first]
+        timeline.behind[op] = first
+        timeline.before[first] = op
+    if previous >= 0:
+        timeline.behind[previous] = op
 
 
 @njit(cache=True, nogil=True)
@@ -318,8 +403,8 @@ def schedule_in_order(
     """
     n, k = graph.compute.shape
     device_of = np.full(n, -1, np.int64)
-    start, finish = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    before, last = np.full(n, -1, np.int64), np.full(k, -1, np.int64)
+    timeline = _empty_timeline(n, k)
+    finish = timeline.finish
     home, free = _reserve(units, pinned)
     lanes = graph.channel.max() + 1 if contention else 0
     arrived = np.full((len(graph.transfer), k) if contention else (0, k), -1, np.int64)
@@ -330,7 +415,7 @@ def schedule_in_order(
     for op in sequence:
         unit = units.unit[op]
         count = _latest_last(graph, finish, op, entries) if contention else 0
-        best_device, best_start, best_after = -1, np.int64(FAR), np.int64(NONE)
+        best_device, best_start, best_gap = -1, np.int64(FAR), np.int64(NONE)
         best_score, best_finish = np.inf, np.int64(FAR)
         forced = -1
         while best_device < 0:
@@ -345,15 +430,15 @@ def schedule_in_order(
                     ready = _data_ready(graph, device_of, finish, op, device)
                 duration = graph.compute[op, device]
                 if insertion:
-                    begin, after = _earliest_gap(start, finish, before, last[device], ready, duration)
+                    begin, gap = _earliest_gap(timeline, device, ready, duration)
                 else:
-                    after = last[device]
-                    begin = ready if after < 0 else max(ready, finish[after])
+                    gap = timeline.last_gap[device]
+                    begin = max(ready, timeline.gap_start[gap])
                 end = begin + duration
                 score = end + bias[op, device] if biased else 0.0
                 if score < best_score or (score == best_score and end < best_finish):
                     best_score, best_finish = score, end
-                    best_device, best_start, best_after = device, begin, after
+                    best_device, best_start, best_gap = device, begin, gap
             if best_device < 0:
                 overflow = True
                 forced = _roomiest(units, free, unit)
@@ -362,17 +447,9 @@ def schedule_in_order(
             _data_ready_on_channels(
                 graph, device_of, finish, arrived, busy, trial, entries, count, best_device, True
             )
-        device_of[op], start[op], finish[op] = best_device, best_start, best_finish
-        # link `op` behind `best_after`
-        before[op] = best_after
-        if last[best_device] == best_after:
-            last[best_device] = op
-        else:
-            later = last[best_device]
-            while before[later] != best_after:
-                later = before[later]
-            before[later] = op
-    return Plan(device_of, start, finish, overflow)
+        device_of[op] = best_device
+        _insert(timeline, best_device, op, best_start, best_finish - best_start, best_gap)
+    return Plan(device_of, timeline.start, finish, overflow)
 
 
 # --- list scheduling by time (ETF, m-ETF) ------------------------------------------------------------------
