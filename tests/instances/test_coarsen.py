@@ -8,7 +8,7 @@ import pytest
 from random_problems import random_device, random_problem
 
 from placeopt.errors import InputError
-from placeopt.evaluate import evaluate
+from placeopt.evaluation import evaluate
 from placeopt.graph import OpGraph
 from placeopt.instances.coarsen import METHODS, coarsen, group_labels
 from placeopt.instances.generators import generate
