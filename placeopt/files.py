@@ -23,14 +23,15 @@ def regular_file(path: str | Path, what: str = "file") -> Path:
     """Return `path` as a Path, refusing what is missing, a folder or not a regular file."""
     path = Path(path)
     try:
-        if path.is_dir():
-            raise InputError(f"{what} '{path}': expected a file, received a folder; name a file in it")
-        if not path.exists():
-            raise InputError(f"{what} '{path}': no such file")
-        if not path.is_file():
-            raise InputError(f"{what} '{path}': expected a regular file (not a pipe or a device)")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{what} '{one_line(str(path))}': {error}") from error
+        folder, there, regular = path.is_dir(), path.exists(), path.is_file()
+    except (OSError, ValueError) as error:  # a name too long, or with a null character
+        raise InputError(f"{what} '{one_line(str(path))}': {one_line(str(error))}") from error
+    if folder:
+        raise InputError(f"{what} '{path}': expected a file, received a folder; name a file in it")
+    if not there:
+        raise InputError(f"{what} '{path}': no such file")
+    if not regular:
+        raise InputError(f"{what} '{path}': expected a regular file (not a pipe or a device)")
     return path
 
 

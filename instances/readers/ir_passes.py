@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 VIEWS = frozenset({"view", "layout", "identity", "dequantize"})
 """Rules that keep the stored content of a constant they are applied to (of their first input)."""
 
+POINTWISE = frozenset({"elementwise", "nary", "sigmoid"})
+"""Rules that compute a constant of the same size, such as scale and zero point of a quantised weight."""
+
 
 def propagate_constants(model: Model) -> None:
     """Remove every node whose inputs are all constant; its outputs become constants.
@@ -25,14 +28,28 @@ def propagate_constants(model: Model) -> None:
         inputs = [name for name in node.inputs if name]
         known = outputs and all(value.constant for value in outputs)
         if known or (inputs and node.extra is None and all(model.values[x].constant for x in inputs)):
-            source = model.values[node.inputs[0]] if inputs and node.inputs[0] else None
             for value in outputs:
-                if not value.constant and source is not None and node.rule in VIEWS and len(outputs) == 1:
-                    value.root, value.learned = source.root or node.inputs[0], source.learned
+                name = _stored(node, inputs, model.values) if not value.constant and len(outputs) == 1 else ""
+                if name:
+                    value.root, value.learned = model.values[name].root or name, model.values[name].learned
                 value.constant = True
         else:
             kept.append(node)
     model.nodes = kept
+
+
+def _stored(node: Node, inputs: list[str], values: dict[str, Value]) -> str:
+    """Return the input whose stored content a computed constant is a view of, "" if it is a new constant."""
+    if node.rule in VIEWS and node.inputs and node.inputs[0]:
+        return node.inputs[0]
+    if node.rule == "gather" and len(values[node.inputs[0]].shape or ()) > 1:
+        return node.inputs[0]  # rows of a table (positions): the table is what the model stores
+    if node.rule in POINTWISE and inputs:
+        largest = max(inputs, key=lambda name: values[name].elements)
+        made = next(values[name] for name in node.outputs if name)
+        if values[largest].elements == made.elements and made.elements > 1:
+            return largest
+    return ""
 
 
 def fold_identities(model: Model, is_identity: Callable[[Node], bool]) -> None:
@@ -133,11 +150,11 @@ def _fusable(node: Node, values: dict[str, Value], maker: dict[str, Node], consu
 
 def _affine_parts(node: Node, values: dict[str, Value]) -> tuple[int, int]:
     """Return how many scales and shifts a remnant has."""
-    sizes = [values[x].elements for x in node.inputs if x and values[x].constant]
+    constants = [values[x] for x in node.inputs if x and values[x].constant]
+    learned = [value for value in constants if value.learned and value.dtype.startswith(("float", "bfloat"))]
+    count = max((value.elements for value in learned), default=0)
     if node.rule == "batch_norm":
-        channels = max(sizes, default=0)
-        return channels, channels
-    count = max(sizes, default=0)
+        return count, count
     if count <= 1:  # a common factor is no parameter
         return -1, -1
     return (count, -1) if node.attrs["affine"] == "scale" else (-1, count)

@@ -184,6 +184,7 @@ RULES: dict[str, Callable[[Shapes], int]] = {
     "pick": _per_element(0),
     "view": _per_element(0),
     "shape": _per_element(0),
+    "fill": _per_element(0),
     "identity": _per_element(0),
     "dequantize": _per_element(1),
     "control": _per_element(0),

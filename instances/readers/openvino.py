@@ -1,0 +1,180 @@
+"""OpenVINO IR (versions 10 and 11): topology, types and shapes from the XML; the weights file is not needed.
+
+Flops and bytes are computed from the shapes that every port declares. Const layers are weights, Parameter
+layers inputs, Result layers outputs; the rest is as for ONNX models.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from placeopt.errors import InputError
+from placeopt.files import one_line
+from placeopt.instances.readers import ir_passes, op_costs
+from placeopt.instances.readers.draft import whole
+from placeopt.instances.readers.model_ir import Model, Node, Value, to_graph
+from placeopt.instances.readers.openvino_ops import DTYPES, rule_of
+from placeopt.instances.readers.safe_xml import parse_xml
+
+if TYPE_CHECKING:
+    import xml.etree.ElementTree as ET
+    from pathlib import Path
+
+    from placeopt.graph import OpGraph
+    from placeopt.instances.readers.model_ir import Shape
+
+
+def read(path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "colocate", max_bytes: int) -> OpGraph:
+    """Read an IR; options as for ONNX models.
+
+    Raises
+    ------
+    InputError
+        If the XML is malformed, a layer id is there twice, or an edge names a layer or port that is not there.
+    """
+    root = parse_xml(path, max_bytes=max_bytes)
+    if root.tag != "net":
+        raise InputError(f"expected the root element <net>, received <{root.tag[:40]}>")
+    model = _translate(root, root.get("name") or path.stem)
+    model.sort()
+    if fold:
+        for node in model.nodes:
+            if node.rule == "shape" and model.values[node.inputs[0]].known:
+                for name in node.outputs:
+                    model.values[name].constant, model.values[name].learned = True, False
+    ir_passes.propagate_constants(model)
+    if fold:
+        ir_passes.fold_identities(model, lambda node: node.rule == "identity")
+        ir_passes.drop_dead(model)
+    if fuse:
+        ir_passes.fuse_affine(model)
+    return to_graph(model, shared=shared)
+
+
+def _translate(net: ET.Element, name: str) -> Model:
+    """Turn a <net> (or the <body> of a loop) into the common form."""
+    layers, edges = net.find("layers"), net.find("edges")
+    if layers is None or edges is None:
+        raise InputError("expected <layers> and <edges>: the file is truncated or no OpenVINO IR")
+    by_id: dict[int, ET.Element] = {}
+    for layer in layers.findall("layer"):
+        key = whole(layer.get("id", ""), f"layer '{_label(layer)}'", "id")
+        if key in by_id:
+            raise InputError(f"layer id {key} is there twice ('{_label(by_id[key])}' and '{_label(layer)}')")
+        by_id[key] = layer
+    source = _edges(edges, by_id)
+    values: dict[str, Value] = {}
+    for key, layer in by_id.items():
+        for port, element in _ports(layer, "output"):
+            values[f"{key}:{port}"] = Value(_shape(element), DTYPES.get(element.get("precision", ""), "float32"))
+    nodes: list[Node] = []
+    results: list[str] = []
+    for key, layer in by_id.items():
+        kind, where = layer.get("type", ""), f"layer '{_label(layer)}'"
+        data = layer.find("data")
+        attributes = {} if data is None else dict(data.attrib)
+        inputs = []
+        for port, _ in _ports(layer, "input"):
+            if (key, port) not in source:
+                raise InputError(f"{where}: no edge leads to its input port {port}")
+            inputs.append(source[key, port])
+        for value in inputs:
+            if value not in values:
+                raise InputError(f"{where}: an edge comes from port {value}, which is not there")
+        outputs = [f"{key}:{port}" for port, _ in _ports(layer, "output")]
+        if kind in ("Const", "Constant"):
+            for value in outputs:
+                values[value].constant = True
+                values[value].dtype = DTYPES.get(attributes.get("element_type", ""), values[value].dtype)
+        elif kind in ("Result", "Assign"):
+            results += inputs
+        elif kind not in ("Parameter", "Input"):
+            rule, attrs = rule_of(kind, attributes, where)
+            title = _label(layer)
+            node = Node(title, kind, rule, inputs, outputs, attrs, "/".join(title.strip("/").split("/")[:-1]))
+            if rule == "control":
+                _add_bodies(node, layer, values)
+            nodes.append(node)
+    return Model(name, nodes, values, results)
+
+
+def _edges(edges: ET.Element, by_id: dict[int, ET.Element]) -> dict[tuple[int, int], str]:
+    """Return the value (LAYER:PORT) that each input port (layer, port) reads."""
+    source: dict[tuple[int, int], str] = {}
+    for i, edge in enumerate(edges.findall("edge")):
+        where = f"edge {i + 1}"
+        at = {k: whole(edge.get(k, ""), where, k) for k in ("from-layer", "from-port", "to-layer", "to-port")}
+        for end in ("from-layer", "to-layer"):
+            if at[end] not in by_id:
+                raise InputError(f"{where}: {end} {at[end]} is not in the graph")
+        target = (at["to-layer"], at["to-port"])
+        if target in source:
+            raise InputError(f"{where}: input port {target[1]} of layer {target[0]} has two edges")
+        source[target] = f"{at['from-layer']}:{at['from-port']}"
+    return source
+
+
+def _label(layer: ET.Element) -> str:
+    return one_line(layer.get("name") or layer.get("id") or "?", 200)
+
+
+def _ports(layer: ET.Element, side: str) -> list[tuple[int, ET.Element]]:
+    group = layer.find(side)
+    if group is None:
+        return []
+    where = f"layer '{_label(layer)}'"
+    return [(whole(port.get("id", ""), where, f"{side} port id"), port) for port in group.findall("port")]
+
+
+def _shape(port: ET.Element) -> Shape:
+    """Return the shape of a port; a dynamic dimension (-1) is unknown."""
+    dims: list[int | None] = []
+    for dim in port.findall("dim"):
+        text = (dim.text or "").strip()
+        dims.append(None if text.startswith("-") or ".." in text else whole(text, "port", "dim"))
+    return tuple(dims)
+
+
+def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value]) -> None:
+    """Charge a TensorIterator, Loop or If for its bodies: the dearest one, times the number of iterations."""
+    bodies = [element for element in layer if element.tag in ("body", "then_body", "else_body")]
+    costs = []
+    for body in bodies:
+        inner = _translate(body, node.name)
+        ir_passes.propagate_constants(inner)
+        flops = moved = 0
+        for item in inner.nodes:
+            cost = op_costs.cost(item, inner.values)
+            flops, moved = flops + cost.flops, moved + cost.bytes_moved
+        weights = [v for v in inner.values.values() if v.constant and not v.root]
+        learned = [v for v in weights if v.elements > 1 and v.dtype.startswith(("float", "bfloat"))]
+        resident, parameters = sum(v.bytes for v in weights), sum(v.elements for v in learned)
+        costs.append(op_costs.Cost(flops, moved, resident, parameters))
+    times = _iterations(node, layer, values)
+    node.attrs["uncertain"] = times is None
+    if costs:
+        top = max(costs, key=lambda c: (c.flops, c.bytes_moved))
+        node.extra = op_costs.Cost(
+            (times or 1) * top.flops,
+            (times or 1) * top.bytes_moved,
+            sum(c.resident for c in costs),
+            sum(c.parameters for c in costs),
+        )
+
+
+def _iterations(node: Node, layer: ET.Element, values: dict[str, Value]) -> int | None:
+    """Return the trip count, from an input that is sliced along an axis; 1 for an If, None where unknown."""
+    if node.type == "If":
+        return 1
+    ports = [port for port, _ in _ports(layer, "input")]
+    for entry in layer.iterfind("port_map/input"):
+        axis, port = entry.get("axis"), entry.get("external_port_id", "")
+        if axis is None or not port.isdecimal() or int(port) not in ports:
+            continue
+        shape = values[node.inputs[ports.index(int(port))]].shape or ()
+        where = f"layer '{node.name}'"
+        at, part = whole(axis, where, "axis"), whole(entry.get("part_size", "1"), where, "part_size", least=1)
+        if at < len(shape) and (length := shape[at]) is not None:
+            return math.ceil(length / part)
+    return None

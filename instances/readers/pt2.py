@@ -1,0 +1,128 @@
+"""torch.export archives (.pt2), read without torch: the graph in them is JSON.
+
+Only the program (`models/*.json`) is unpacked, up to a size limit; weights and pickled objects are not touched.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from placeopt.errors import InputError
+from placeopt.files import one_line, parse_json
+from placeopt.instances.readers.model_ir import Model, Value
+from placeopt.instances.readers.torch_export import finish
+from placeopt.instances.readers.torch_ops import Ref, base_name, make_node, module_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from placeopt.graph import OpGraph
+
+MAX_ENTRIES = 200_000
+"""Most files in an archive."""
+
+DTYPES = {
+    1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
+    9: "float32", 10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16", 28: "uint16", 29: "float8", 30: "float8",
+}  # fmt: skip
+"""Element types by their number in the schema of torch.export."""
+
+
+def read(path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "colocate", max_bytes: int) -> OpGraph:
+    """Read the program of an archive; options as for ONNX models."""
+    program = parse_json(_program(path, max_bytes), "program of the archive")
+    try:
+        graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
+        model = _translate(graph, signature, path.stem)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise InputError(
+            f"not the JSON of an exported program: {type(error).__name__} {one_line(str(error))}"
+        ) from error
+    return finish(model, fuse=fuse, fold=fold, shared=shared)
+
+
+def _program(path: Path, max_bytes: int) -> str:
+    """Unpack the JSON of the program, refusing what is larger than `max_bytes` when unpacked."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            if len(entries) > MAX_ENTRIES:
+                raise InputError(f"more than {MAX_ENTRIES} files in the archive")
+            models = [x for x in entries if "models/" in x.filename and x.filename.endswith(".json")]
+            models += [x for x in entries if x.filename.endswith("serialized_exported_program.json")]
+            if not models:
+                raise InputError("a zip archive, but not of torch.export: it holds no models/*.json")
+            with archive.open(sorted(models, key=lambda x: x.filename)[0]) as stream:
+                data = stream.read(max_bytes + 1)  # what is declared may be a lie: stop when it is enough
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
+        raise InputError(f"truncated or damaged archive: {one_line(str(error))}") from error
+    if len(data) > max_bytes:
+        raise InputError(f"the program unpacks to more than the limit of {max_bytes} bytes")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError("program of the archive: expected UTF-8 text") from error
+
+
+def _translate(graph: dict[str, Any], signature: dict[str, Any], name: str) -> Model:
+    values = {key: _value(meta) for key, meta in graph["tensor_values"].items()}
+    for spec in signature["input_specs"]:
+        for kind in ("parameter", "buffer", "tensor_constant"):
+            if kind in spec and spec[kind]["arg"]["name"] in values:
+                value = values[spec[kind]["arg"]["name"]]
+                value.constant, value.learned = True, kind == "parameter"
+    nodes = []
+    for call in graph["nodes"]:
+        outputs = [str(x) for item in call["outputs"] for x in _outputs(item)]
+        if not outputs:
+            continue
+        args = [_argument(x["arg"]) for x in call["inputs"]]
+        stack = (call.get("metadata") or {}).get("nn_module_stack", "")
+        last = stack.split(";")[-1].split(",")
+        layer = module_path(last[1] if len(last) > 2 else "")
+        target = str(call["target"])
+        title = outputs[0] if len(outputs) == 1 else base_name(target)
+        nodes.append(make_node(title, target, args, {}, outputs, layer))
+    results = [str(x) for item in graph["outputs"] for x in _outputs(item)]
+    return Model(name, nodes, values, results)
+
+
+def _value(meta: dict[str, Any]) -> Value:
+    return Value(tuple(_size(d) for d in meta["sizes"]), DTYPES.get(meta["dtype"], "float32"))
+
+
+def _size(dim: dict[str, Any]) -> int | None:
+    """Return a dimension; a symbolic one has the size of the example input, if the file tells it."""
+    if "as_int" in dim:
+        return int(dim["as_int"])
+    hint = (dim.get("as_expr") or {}).get("hint") or {}
+    return int(hint["as_int"]) if "as_int" in hint else None
+
+
+def _outputs(item: dict[str, Any]) -> list[Ref]:
+    """Return the tensors of an output: one, a list, or none for a number."""
+    if "as_tensor" in item:
+        return [Ref(item["as_tensor"]["name"])]
+    if "as_tensors" in item:
+        return [Ref(x["name"]) for x in item["as_tensors"]]
+    return []
+
+
+def _argument(arg: dict[str, Any]) -> Any:
+    """Return an argument: a Ref, a list of them, None, or a plain value."""
+    key, value = next(iter(arg.items()))
+    if key == "as_tensor":
+        return Ref(value["name"])
+    if key == "as_tensors":
+        return [Ref(x["name"]) for x in value]
+    if key == "as_optional_tensor":
+        return _argument(value) if value else None
+    if key == "as_optional_tensors":
+        return [x for x in (_argument(item) for item in value) if x is not None]
+    if key == "as_none":
+        return None
+    if key in ("as_int", "as_ints", "as_bool", "as_bools", "as_float", "as_floats", "as_string", "as_strings"):
+        return value
+    return ()
