@@ -48,7 +48,7 @@ class RepetendSolver:
     max_size: int = 4
     num_workers: int = 2
     latency_seconds: float = 10.0
-    patterns: int = 3
+    patterns: int = 2
 
     def __post_init__(self) -> None:
         limits = (("size", 0), ("max_size", 1), ("num_workers", 1), ("latency_seconds", 0), ("patterns", 1))
@@ -106,15 +106,16 @@ class RepetendSolver:
     ) -> tuple[Repetend, NDArray[np.int64]]:
         """Complete the pattern, and several of the same period and least latency; keep the shortest schedule."""
         target = makespan_bound(problem, problem.micro_batches)
-        start = complete(problem, pattern, problem.micro_batches)
-        for attempt in range(self.patterns):
+        best = self._least_latency(problem, pattern, tracker, seed)
+        start = complete(problem, best, problem.micro_batches)
+        for attempt in range(1, self.patterns + 1):
             if makespan(problem, start) <= target:
                 break
-            other = self._least_latency(problem, pattern, tracker, seed + attempt)
+            other = self._least_latency(problem, pattern, tracker, seed + attempt) if attempt < self.patterns else pattern
             completed = complete(problem, other, problem.micro_batches)
             if makespan(problem, completed) < makespan(problem, start):
-                pattern, start = other, completed
-        return pattern, start
+                best, start = other, completed
+        return best, start
 
     def _least_latency(
         self, problem: PipelineProblem, pattern: Repetend, tracker: Tracker[Repetend], seed: int

@@ -1,0 +1,1 @@
+"""The known schedules as constructors, under the same problem, evaluator and validator as the searched ones."""

@@ -1,0 +1,157 @@
+"""View a pipeline problem as chains of stages: what the known schedules and PyTorch's runtime understand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.schedules.problem import PipelineProblem
+
+Instance = tuple[int, int]
+"""(micro-batch, block)."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Stages 0..S-1, each a forward block and its backward block(s) on one device.
+
+    Attributes
+    ----------
+    device : device of each stage.
+    forward, backward : F block and B or I block of each stage.
+    weight : W block of each stage, -1 where the backward pass is not split.
+    """
+
+    device: tuple[int, ...]
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    weight: tuple[int, ...]
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages, S."""
+        return len(self.forward)
+
+    @property
+    def split(self) -> bool:
+        """Whether the backward pass is split into I and W."""
+        return all(block >= 0 for block in self.weight)
+
+    def whole_backward(self, micro_batch: int, stage: int) -> list[Instance]:
+        """Return the backward pass of a stage as one piece: B, or I directly followed by W."""
+        found = [(micro_batch, self.backward[stage])]
+        if self.weight[stage] >= 0:
+            found.append((micro_batch, self.weight[stage]))
+        return found
+
+
+def chains_of(problem: PipelineProblem) -> list[Chain]:
+    """Return the chains of `problem`, one per independent part.
+
+    Raises
+    ------
+    InputError
+        With the reason, if the blocks do not form chains of stages on single devices.
+    """
+    for i, name in enumerate(problem.block_names):
+        if len(problem.devices_of(i)) != 1:
+            raise InputError(f"block '{name}' of '{problem.name}' runs on {len(problem.devices_of(i))} devices at once; "
+                             "expected stages on one device each")  # fmt: skip
+        if problem.kind[i] == "other":
+            raise InputError(f"block '{name}' of '{problem.name}' is of kind 'other'; expected F, B, I or W")
+    return [_chain(problem, part) for part in _parts(problem)]
+
+
+def _parts(problem: PipelineProblem) -> list[list[int]]:
+    """Weakly connected components in topological order of their blocks."""
+    root = list(range(problem.num_blocks))
+
+    def find(x: int) -> int:
+        while root[x] != x:
+            x = root[x]
+        return x
+
+    for u, v, _ in problem.edges:
+        a, b = find(u), find(v)
+        root[max(a, b)] = min(a, b)
+    parts: dict[int, list[int]] = {}
+    for block in problem.topological_order.tolist():
+        parts.setdefault(find(block), []).append(block)
+    return [parts[key] for key in sorted(parts)]
+
+
+def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
+    forward = [i for i in part if problem.kind[i] == "F"]
+    backward = [i for i in part if problem.kind[i] in ("B", "I")]
+    weights = [i for i in part if problem.kind[i] == "W"]
+    if len(backward) != len(forward):
+        raise InputError(f"'{problem.name}': expected a backward block for each of the {len(forward)} forward blocks, "
+                         f"received {len(backward)} (a forward-only pipeline has no such schedule)")  # fmt: skip
+    edges = {(u, v) for u, v, _ in problem.edges}
+    sequence = forward + backward
+    for u, v in zip(sequence, sequence[1:], strict=False):
+        if (u, v) not in edges:
+            raise InputError(f"'{problem.name}' branches: '{problem.block_names[v]}' does not follow "
+                             f"'{problem.block_names[u]}'; expected one chain of stages")  # fmt: skip
+    backward = backward[::-1]
+    device = [int(problem.devices_of(i)[0]) for i in forward]
+    weight = [-1] * len(forward)
+    for stage, block in enumerate(backward):
+        if int(problem.devices_of(block)[0]) != device[stage]:
+            raise InputError(f"'{problem.name}': '{problem.block_names[block]}' runs on another device than its forward "
+                             f"block '{problem.block_names[forward[stage]]}'")  # fmt: skip
+        mine = [w for w in weights if (block, w) in edges]
+        if (problem.kind[block] == "I") != (len(mine) == 1) or len(mine) > 1:
+            raise InputError(f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks; expected one W "
+                             "for each I, none for a B")  # fmt: skip
+        if mine:
+            if int(problem.devices_of(mine[0])[0]) != device[stage]:
+                raise InputError(f"'{problem.name}': '{problem.block_names[mine[0]]}' runs on another device than its "
+                                 f"forward block '{problem.block_names[forward[stage]]}'")  # fmt: skip
+            weight[stage] = mine[0]
+    return Chain(tuple(device), tuple(forward), tuple(backward), tuple(weight))
+
+
+def starts_of_orders(
+    problem: PipelineProblem, orders: list[list[Instance]], micro_batches: int
+) -> NDArray[np.int64]:
+    """Run every device's instances strictly in the given order, each as early as possible.
+
+    For blocks on one device each. Returns starts of shape (micro_batches, num_blocks).
+
+    Raises
+    ------
+    InputError
+        If the orders wait for each other in a circle or miss an instance.
+    """
+    start = np.full((micro_batches, problem.num_blocks), -1, dtype=np.int64)
+    waits = [problem.predecessors_of(i) for i in range(problem.num_blocks)]
+    span = problem.span.tolist()
+    position = [0] * len(orders)
+    free = [0] * len(orders)
+    left = sum(len(order) for order in orders)
+    moved = True
+    while moved:
+        moved = False
+        for d, order in enumerate(orders):
+            while position[d] < len(order):
+                j, i = order[position[d]]
+                row = start[j]
+                if any(row[u] < 0 for u, _ in waits[i]):
+                    break
+                at = max([free[d], *(int(row[u]) + span[u] + lag for u, lag in waits[i])])
+                row[i] = at
+                free[d] = at + span[i]
+                position[d] += 1
+                left -= 1
+                moved = True
+    if left or (start < 0).any():
+        raise InputError(f"'{problem.name}': the device orders wait for each other or miss a block")
+    return start

@@ -1,0 +1,162 @@
+"""GPipe, 1F1B, interleaved 1F1B and Hanayo: schedules of a single chain of stages with whole backward passes.
+
+With S stages of equal forward time f and backward time b and n micro-batches the idle time of a device, from time 0
+to the makespan, is
+  GPipe, 1F1B        (S - 1)(f + b)                          (Huang et al. 2019; Narayanan et al. 2019, 2021)
+  interleaved, v     (D - 1)(f + b), f and b of a stage that is 1/v as long    (Narayanan et al. 2021)
+  Hanayo, w waves    (D - 1)(f + b), f and b of a stage that is 1/(2w) as long (Liu et al. 2023)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.arrays import UNLIMITED
+from placeopt.errors import InputError
+from placeopt.schedules.evaluate import dispatch
+from placeopt.schedules.known.base import KnownSchedule, one_chain
+from placeopt.schedules.known.chains import Chain, Instance
+
+if TYPE_CHECKING:
+    from placeopt.schedules.problem import PipelineProblem
+
+
+@dataclass(frozen=True)
+class _OneStagePerDevice(KnownSchedule):
+    shape: ClassVar[str] = "one chain with one stage per device (shape V)"
+
+    def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
+        chain = one_chain(self, problem, chains)
+        if len(set(chain.device)) != chain.num_stages:
+            raise self.refuse(problem, "has several stages on one device")
+
+
+@dataclass(frozen=True)
+class GPipe(_OneStagePerDevice):
+    """All forward passes, then all backward passes (Huang et al., NeurIPS 2019)."""
+
+    name: ClassVar[str] = "gpipe"
+
+    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+        """Forward of every micro-batch, then backward of every micro-batch."""
+        chain = chains[0]
+        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
+        for stage, device in enumerate(chain.device):
+            orders[device] += [(j, chain.forward[stage]) for j in range(micro_batches)]
+            for j in range(micro_batches):
+                orders[device] += chain.whole_backward(j, stage)
+        return orders
+
+
+@dataclass(frozen=True)
+class OneForwardOneBackward(_OneStagePerDevice):
+    """1F1B with a flush: S - s forward passes on stage s, then one backward, one forward."""
+
+    name: ClassVar[str] = "1f1b"
+
+    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+        """Warm up with S - s forward passes, alternate, drain."""
+        chain = chains[0]
+        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
+        for stage, device in enumerate(chain.device):
+            warm = min(micro_batches, chain.num_stages - stage)
+            order = orders[device]
+            order += [(j, chain.forward[stage]) for j in range(warm)]
+            for j in range(micro_batches):
+                order += chain.whole_backward(j, stage)
+                if j + warm < micro_batches:
+                    order.append((j + warm, chain.forward[stage]))
+        return orders
+
+
+@dataclass(frozen=True)
+class InterleavedOneForwardOneBackward(KnownSchedule):
+    """Interleaved 1F1B: v stages per device, stage s on device s mod D (Narayanan et al., SC 2021)."""
+
+    name: ClassVar[str] = "interleaved-1f1b"
+    shape: ClassVar[str] = "one chain with stage s on device s mod D (shape interleaved)"
+
+    def unit(self, chains: list[Chain]) -> int:
+        """Micro-batches run in groups of D."""
+        return len(set(chains[0].device))
+
+    def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
+        """Refuse anything but v rounds over the devices."""
+        chain = one_chain(self, problem, chains)
+        count = len(set(chain.device))
+        if chain.num_stages % count or any(chain.device[s] != chain.device[s % count] for s in range(chain.num_stages)):
+            raise self.refuse(problem, "has its stages elsewhere")
+
+    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+        """Groups of D micro-batches pass through the device's stages one stage after the other."""
+        chain = chains[0]
+        count = self.unit(chains)
+        chunks = chain.num_stages // count
+        total = micro_batches * chunks
+        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
+        for rank in range(count):
+            order = orders[chain.device[rank]]
+
+            def step(k: int, backward: bool, rank: int = rank) -> list[Instance]:
+                group, inside = divmod(k, count * chunks)
+                chunk, member = divmod(inside, count)
+                stage = (chunks - 1 - chunk if backward else chunk) * count + rank
+                j = group * count + member
+                return chain.whole_backward(j, stage) if backward else [(j, chain.forward[stage])]
+
+            # The last device may run its first backward pass right after the first forward pass of its last stage.
+            warm = min(total, 2 * (count - 1 - rank) + (chunks - 1) * count)
+            for k in range(warm):
+                order += step(k, backward=False)
+            for k in range(total):
+                if k + warm < total:
+                    order += step(k + warm, backward=False)
+                order += step(k, backward=True)
+        return orders
+
+
+@dataclass(frozen=True)
+class Hanayo(KnownSchedule):
+    """Hanayo's waves: the stages go down and up the devices `w` times (Liu et al., SC 2023).
+
+    Every device runs what is ready by the time at which it would run on an idle machine, micro-batch after
+    micro-batch in groups of D, backward passes first.
+    """
+
+    name: ClassVar[str] = "hanayo"
+    shape: ClassVar[str] = "one chain in waves over the devices (shape wave)"
+
+    def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
+        """Refuse anything but down and up again."""
+        chain = one_chain(self, problem, chains)
+        count = len(set(chain.device))
+        down = list(chain.device[:count])
+        expected = (down + down[::-1]) * (chain.num_stages // (2 * count))
+        if len(set(down)) != count or list(chain.device) != expected:
+            raise self.refuse(problem, "has its stages elsewhere")
+
+    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+        """Return the orders of the greedy execution."""
+        chain = chains[0]
+        count = len(set(chain.device))
+        rank = np.zeros((micro_batches, problem.num_blocks), dtype=np.int64)
+        late = chain.num_stages * 4
+        for j in range(micro_batches):
+            group = j // count * late * count
+            for stage in range(chain.num_stages):
+                rank[j, chain.forward[stage]] = group + (2 * chain.num_stages - stage) * count + j % count
+                rank[j, chain.backward[stage]] = group + (stage - chain.num_stages) * count + j % count
+                if chain.weight[stage] >= 0:
+                    rank[j, chain.weight[stage]] = rank[j, chain.backward[stage]]
+        free = problem.with_capacity(UNLIMITED)
+        start = dispatch(free, rank)
+        if start is None:  # cannot happen without a memory limit
+            raise InputError(f"{self.name}: no schedule for '{problem.name}'")
+        orders: list[list[Instance]] = []
+        for blocks in problem.on_device:
+            runs = sorted((int(start[j, i]), j, i) for j in range(micro_batches) for i in blocks)
+            orders.append([(j, i) for _, j, i in runs])
+        return orders

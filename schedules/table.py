@@ -1,0 +1,237 @@
+"""Block tables: pipeline problems as TOML, JSON or CSV files.
+
+TOML and JSON hold the same object::
+
+    name = "two stages"
+    devices = ["gpu0", "gpu1"]        # names, or their number
+    capacity = 4                      # one for every device, or a list; optional
+    micro_batches = 8                 # optional
+    tick_seconds = 1e-6               # optional, default 1e-9
+    [[blocks]]
+    name = "F0"
+    kind = "F"                        # F, B, I, W or other
+    devices = ["gpu0"]                # names or numbers; all are occupied at the same time
+    span = 3                          # ticks
+    memory = 1                        # for each of its devices, or a list; optional
+    after = ["X", {block = "Y", lag = 2}]
+    stage = 0                         # optional
+
+CSV has one line per block and the header `shape,mode,ndevs,gid,kind,span,mem,devices,preds`: `gid` names the block,
+`devices` and `preds` are separated by blanks, `shape` and `mode` select the lines of one table
+(`file.csv?shape=vshape`); further columns are ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from placeopt.errors import InputError
+from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.schedules.shapes import MODES, only_forward
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OPTIONS = ("memory", "micro_batches", "mode", "shape")
+
+
+def read_table(source: str, **options: Any) -> PipelineProblem:
+    """Read a block table from the file `source`, which may carry options behind a `?`.
+
+    Raises
+    ------
+    InputError
+        If the file is missing or is not a block table.
+    """
+    text, _, query = source.partition("?")
+    given: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
+    given.update({key: value for key, value in options.items() if value is not None})
+    for key in given:
+        if key not in OPTIONS:
+            raise InputError(f"option '{key}' is not known for a block table; known: {', '.join(OPTIONS)}")
+    path = Path(text)
+    if not path.is_file():
+        raise InputError(f"'{text}' is no file and no shape; expected shape:NAME or a .toml, .json or .csv block table")
+    mode = given.get("mode", "train")
+    if mode not in MODES:
+        raise InputError(f"mode: expected train or infer, received '{mode}'")
+    if path.suffix == ".csv":
+        name, blocks, devices = _read_csv(path, given.get("shape"), mode)
+        fields: dict[str, Any] = {}
+    else:
+        name, blocks, devices, fields = _from_object(_read_object(path), path.stem)
+    if mode == "infer":
+        blocks = only_forward(blocks)
+    if "memory" in given:
+        fields["capacity"] = _numbers(given["memory"])
+    if "micro_batches" in given:
+        fields["micro_batches"] = _number(given["micro_batches"], "micro_batches")
+    return PipelineProblem.from_blocks(name, blocks, devices, **fields)
+
+
+def problem_from_dict(table: Mapping[str, Any], name: str = "pipeline") -> PipelineProblem:
+    """Build a problem from the object described at the top of this module."""
+    title, blocks, devices, fields = _from_object(table, name)
+    return PipelineProblem.from_blocks(title, blocks, devices, **fields)
+
+
+def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
+    """Return the object that `problem_from_dict` reads; names, times and memory survive the round trip."""
+    from placeopt.arrays import UNLIMITED
+
+    table: dict[str, Any] = {
+        "name": problem.name,
+        "devices": list(problem.device_names),
+        "micro_batches": problem.micro_batches,
+        "tick_seconds": problem.tick_seconds,
+        "blocks": [
+            {
+                "name": block.name,
+                "kind": block.kind,
+                "devices": [problem.device_names[d] for d in block.devices],
+                "span": block.span,
+                "memory": list(block.memory),
+                "after": [{"block": before, "lag": lag} if lag else before for before, lag in block.after],
+                "stage": block.stage,
+            }
+            for block in problem.blocks()
+        ],
+    }
+    if (problem.capacity < UNLIMITED).any():
+        table["capacity"] = problem.capacity.tolist()
+    return table
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    try:
+        if path.suffix == ".toml":
+            return tomllib.loads(path.read_text())
+        found = json.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as {path.suffix[1:] or 'JSON'}: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: expected an object with 'devices' and 'blocks', received {type(found).__name__}")
+    return found
+
+
+def _from_object(table: Mapping[str, Any], name: str) -> tuple[str, list[Block], list[str], dict[str, Any]]:
+    for key in ("devices", "blocks"):
+        if key not in table:
+            raise InputError(f"block table '{name}': '{key}' is missing")
+    devices = table["devices"]
+    if isinstance(devices, int) and not isinstance(devices, bool):
+        if not 1 <= devices <= 100_000:
+            raise InputError(f"block table '{name}': devices must be 1 or more, received {devices}")
+        devices = [f"device{i}" for i in range(devices)]
+    if not isinstance(devices, list) or not all(isinstance(device, str) for device in devices):
+        raise InputError(f"block table '{name}': devices must be a number or a list of names, received {devices!r}")
+    index = {device: i for i, device in enumerate(devices)}
+    if not isinstance(table["blocks"], list):
+        raise InputError(f"block table '{name}': blocks must be a list")
+    blocks = [_block(entry, index, position) for position, entry in enumerate(table["blocks"])]
+    fields: dict[str, Any] = {}
+    if "capacity" in table:
+        fields["capacity"] = _numbers(table["capacity"])
+    if "micro_batches" in table:
+        fields["micro_batches"] = _number(table["micro_batches"], "micro_batches")
+    if "tick_seconds" in table:
+        value = table["tick_seconds"]
+        if not isinstance(value, int | float):
+            raise InputError(f"tick_seconds: expected a number, received {value!r}")
+        fields["tick_seconds"] = float(value)
+    return str(table.get("name", name)), blocks, devices, fields
+
+
+def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
+    if not isinstance(entry, dict):
+        raise InputError(f"blocks[{position}]: expected an object, received {entry!r}")
+    for key in ("name", "span", "devices"):
+        if key not in entry:
+            raise InputError(f"blocks[{position}] ('{entry.get('name', '?')}'): '{key}' is missing")
+    name = str(entry["name"])
+    places = entry["devices"] if isinstance(entry["devices"], list) else [entry["devices"]]
+    devices = []
+    for device in places:
+        known = index.get(device) if isinstance(device, str) else device
+        if known is None or isinstance(known, bool) or not isinstance(known, int) or not 0 <= known < len(index):
+            raise InputError(f"block '{name}': unknown device '{device}'; the devices are {', '.join(list(index)[:12])}")
+        devices.append(known)
+    memory = entry.get("memory", 0)
+    deltas = memory if isinstance(memory, list) else [memory] * len(devices)
+    after = []
+    for before in entry.get("after", []):
+        if isinstance(before, dict):
+            after.append((str(before.get("block", "?")), _number(before.get("lag", 0), f"block '{name}': lag")))
+        else:
+            after.append((str(before), 0))
+    return Block(
+        name,
+        str(entry.get("kind", "other")),
+        tuple(devices),
+        _number(entry["span"], f"block '{name}': span"),
+        tuple(_number(delta, f"block '{name}': memory") for delta in deltas),
+        tuple(after),
+        _number(entry.get("stage", -1), f"block '{name}': stage"),
+    )
+
+
+def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block], list[str]]:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    needed = ("gid", "kind", "span", "devices", "preds")
+    columns = set(rows[0]) if rows else set()
+    missing = [key for key in needed if key not in columns]
+    if missing:
+        raise InputError(f"{path}: expected the columns {', '.join(needed)}; missing: {', '.join(missing)}")
+    if "shape" in columns:
+        names = list(dict.fromkeys(row["shape"] for row in rows))
+        if shape is None and len(names) > 1:
+            raise InputError(f"{path} holds several tables; choose one with ?shape=NAME from {', '.join(names)}")
+        shape = shape or names[0]
+        if shape not in names:
+            raise InputError(f"{path}: shape '{shape}' is not there; it holds {', '.join(names)}")
+        rows = [row for row in rows if row["shape"] == shape]
+        if "mode" in columns and any(row["mode"] == mode for row in rows):
+            rows = [row for row in rows if row["mode"] == mode]
+    count = 0
+    blocks = []
+    for row in rows:
+        where = f"{path}: block '{row['gid']}'"
+        devices = tuple(_number(text, f"{where}: devices") for text in row["devices"].split())
+        count = max(count, _number(row.get("ndevs") or 0, f"{where}: ndevs"))
+        memory = _number(row.get("mem") or 0, f"{where}: mem")
+        blocks.append(
+            Block(
+                row["gid"],
+                row["kind"],
+                devices,
+                _number(row["span"], f"{where}: span"),
+                (memory,) * len(devices),
+                tuple((before, 0) for before in row["preds"].split()),
+            )
+        )
+    count = count or 1 + max(device for block in blocks for device in block.devices)
+    return shape or path.stem, blocks, [f"device{i}" for i in range(count)]
+
+
+def _number(value: Any, what: str) -> int:
+    try:
+        number = int(value)
+        if isinstance(value, float) and value != number:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise InputError(f"{what}: expected a whole number, received {value!r}") from None
+    return number
+
+
+def _numbers(value: Any) -> int | list[int]:
+    if isinstance(value, str):
+        value = value.split(",") if "," in value else value
+    if isinstance(value, list | tuple):
+        return [_number(part, "memory") for part in value]
+    return _number(value, "memory")
