@@ -95,7 +95,7 @@ def parse_json(text: str, where: str, *, unique_keys: bool = False) -> Any:
     try:
         return json.loads(text, parse_constant=refuse, object_pairs_hook=unique if unique_keys else None)
     except json.JSONDecodeError as error:
-        if error.pos >= len(text.rstrip()):
+        if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
             text = f"truncated JSON: it ends in the middle (line {error.lineno})"
         else:
             text = f"not valid JSON: {error.msg} at line {error.lineno} column {error.colno}"
