@@ -122,8 +122,13 @@ def device_types(problem: PlacementProblem) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(devices) for _, devices in ordered)
 
 
-def contract(problem: PlacementProblem, *, contiguity: str | None = None) -> PeriodModel:
+def contract(
+    problem: PlacementProblem, *, contiguity: str | None = None, limit: int | None = None
+) -> PeriodModel:
     """Contract `problem` for the given contiguity (default: its own).
+
+    With `limit` (ticks) only placements of at most that period matter: two nodes also join where a transfer
+    between them would by itself exceed it (see `_merge_heavy`).
 
     Raises
     ------
@@ -139,9 +144,13 @@ def contract(problem: PlacementProblem, *, contiguity: str | None = None) -> Per
     while True:
         model = _build(problem, label, types, edge_from, edge_to)
         merged = _merge_leaves(model)
+        if merged is None and limit is not None:
+            merged = _merge_heavy(model, limit)
         if merged is None:
             break
         label = merged[label]
+        if contiguity == "chain":
+            label = _fuse_cycles(label, edge_from, edge_to)
     if contiguity == "convex" and model.num_nodes < problem.num_ops:
         return model  # convexity speaks about paths of ops, which contraction would join
     return model.renumbered(_depth_first_order(model))
@@ -244,6 +253,45 @@ def _merge_leaves(model: PeriodModel) -> NDArray[np.int64] | None:
                 label[v] = u
                 taken[[u, v]] = True
     if (label == np.arange(size)).all():
+        return None
+    return np.unique(label, return_inverse=True)[1]
+
+
+def _merge_heavy(model: PeriodModel, limit: int) -> NDArray[np.int64] | None:
+    """Return a new label per node that joins what no placement within `limit` separates.
+
+    Let u produce a tensor that c consumes, of w ticks. If u sits on a paying device without c it pays its
+    compute and w; if c sits on a paying device without u, likewise. Where both exceed the limit for every
+    paying type, each of them on a paying device has the other beside it. So they are together, or both on
+    devices that do not pay; with at most one such device they are together in any case.
+    """
+    pays = np.array([model.problem.io_class[devices[0]] >= 0 for devices in model.types])
+    if int(model.type_counts[~pays].sum()) > 1 or not pays.any():
+        return None
+    parent = list(range(model.num_nodes))
+    allowed = model.allowed.copy()
+
+    def root(v: int) -> int:
+        while parent[v] != v:
+            parent[v] = parent[parent[v]]
+            v = parent[v]
+        return v
+
+    tensor = np.repeat(np.arange(len(model.producer)), np.diff(model.consumer_ptr))
+    for t, c in zip(tensor.tolist(), model.consumer.tolist(), strict=True):
+        u = int(model.producer[t])
+        stuck = all(
+            not model.allowed[v, g] or int(model.total[v, g] + model.weight[t, g]) > limit
+            for v in (u, c)
+            for g in np.flatnonzero(pays)
+        )
+        a, b = root(u), root(c)
+        # Without a common type the limit is refuted; that is left to the solver to find.
+        if stuck and a != b and (allowed[a] & allowed[b]).any():
+            parent[a] = b
+            allowed[b] &= allowed[a]
+    label = np.array([root(v) for v in range(model.num_nodes)], dtype=np.int64)
+    if (label == np.arange(model.num_nodes)).all():
         return None
     return np.unique(label, return_inverse=True)[1]
 

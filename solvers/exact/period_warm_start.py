@@ -1,0 +1,107 @@
+"""First incumbent for the period models: the given start, pipelines by dynamic programming, annealing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.errors import InputError
+from placeopt.period import INFEASIBLE, period_batch
+from placeopt.period_model import contract
+from placeopt.solution import Placement
+from placeopt.solvers.exact.chain_search import best_chain
+from placeopt.solvers.exact.ideals import ideal_lattice
+from placeopt.solvers.exact.linear_dp import offer_initial, search_orders
+from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
+from placeopt.solvers.exact.period_local_search import anneal_period
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.period_model import PeriodModel
+    from placeopt.solver import Tracker
+
+_ORDERS, _MAX_IDEALS, _CYCLES, _MAX_NODES = 4, 60_000, 6, 2_000
+
+
+def warm_start(
+    tracker: Tracker[Placement], initial: Placement | None, *, seconds: float, seed: int, ideals: bool = True
+) -> str:
+    """Offer good placements to `tracker` within about `seconds`; return why there is none, if so.
+
+    Parameters
+    ----------
+    ideals : also run the program over all ideals, when they are few (never for `chain`: there it would be
+        the whole answer, and a model that starts from it proves nothing by itself).
+    """
+    problem = tracker.problem
+    deadline = tracker.elapsed + seconds
+
+    def stop() -> bool:
+        return tracker.elapsed >= deadline or tracker.stop()
+
+    offer_initial(tracker, initial)
+    try:
+        free = contract(problem, contiguity="none")
+    except InputError as error:
+        return str(error)
+    try:
+        chain: PeriodModel | None = contract(problem, contiguity="chain")
+    except InputError:
+        chain = None  # fused cycles fit no device: there is no chain, but perhaps something else
+    if chain is not None and chain.num_nodes <= _MAX_NODES:
+        search_orders(tracker, chain, _ORDERS, np.random.default_rng(seed))
+        if ideals and problem.contiguity != "chain" and not stop():
+            _all_ideals(tracker, chain, stop)
+    if problem.contiguity == "none" and not stop() and free.num_nodes > 1 and problem.num_devices > 1:
+        _anneal(tracker, free, stop, seed, cycles=_CYCLES if np.isinf(seconds) else None)
+    return ""
+
+
+def _all_ideals(tracker: Tracker[Placement], chain: PeriodModel, stop) -> None:  # type: ignore[no-untyped-def]
+    lattice = ideal_lattice(chain.num_nodes, chain.order_from, chain.order_to, limit=_MAX_IDEALS)
+    if lattice is not None:
+        outcome = best_chain(IdealProgram(chain, lattice), tracker.value, stop)
+        tracker.count()
+        if outcome.value is not None:
+            tracker.offer(outcome.value, Placement(stage_devices(chain, outcome.stages)[0]))
+
+
+def _anneal(tracker: Tracker[Placement], model: PeriodModel, stop, seed: int, cycles: int | None) -> None:  # type: ignore[no-untyped-def]
+    problem = tracker.problem
+    if tracker.solution is None:
+        device = _balanced(model)
+        value = int(model.total.max(axis=1).sum()) + 2 * int(model.weight.sum()) + 1
+    else:
+        joined = contract(problem, contiguity="none", limit=tracker.value)
+        model = joined
+        device = np.zeros(model.num_nodes, dtype=np.int64)
+        device[model.node] = tracker.solution.device
+        value = int(tracker.value)  # type: ignore[arg-type]
+
+    def offer(ticks: int, node_device: NDArray[np.int64]) -> None:
+        found = Placement(model.expand(node_device))
+        if int(period_batch(problem, found.device[None, :])[0]) < INFEASIBLE:
+            tracker.offer(ticks, found)
+
+    def counting_stop() -> bool:
+        tracker.count()
+        return stop()
+
+    anneal_period(
+        model, device, value, lower_bound=tracker.lower_bound, seed=seed, cycles=cycles,
+        stop=counting_stop, offer=offer,
+    )  # fmt: skip
+
+
+def _balanced(model: PeriodModel) -> NDArray[np.int64]:
+    """Give nodes, the largest bytes first, to the compatible device with the most free memory left."""
+    type_of = {d: g for g, devices in enumerate(model.types) for d in devices}
+    free = [int(model.capacity[type_of[d]]) for d in sorted(type_of)]
+    device = np.zeros(model.num_nodes, dtype=np.int64)
+    for v in np.argsort(-model.resident, kind="stable").tolist():
+        best = max((d for d in type_of if model.allowed[v, type_of[d]]), key=lambda d: (free[d], -d))
+        device[v] = best
+        free[best] -= int(model.resident[v])
+    return device
