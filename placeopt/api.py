@@ -35,7 +35,6 @@ def load_graph(
     training : derive the backward graph.
     options : passed to the reader (for ONNX: dims, fuse, fold).
     """
-    cluster = None
     if isinstance(source, OpGraph):
         graph = source
     elif str(source).startswith("gen:"):
@@ -45,14 +44,15 @@ def load_graph(
     else:
         from placeopt.instances.readers import read_bundled
 
-        graph, cluster = read_bundled(source, format=format, **options)
+        # Profiles bring measured backward times: the reader knows whether to use or to derive them.
+        return read_bundled(source, format=format, training=training or None, **options)
     if training:
         if graph.backward.any():
             raise InputError(f"graph '{graph.name}' has backward ops already; load it without training=True")
         from placeopt.instances.training import training_graph
 
         graph = training_graph(graph)
-    return graph, cluster
+    return graph, None
 
 
 def load(

@@ -83,8 +83,9 @@ def read_bundled(source: str | Path, format: str | None = None, **options: Any) 
     ----------
     source : a file, `FILE#NAME` for a graph of a library, or `onnx:NAME`.
     format : a name of `FORMATS`; by default it is recognised by content.
-    options : of the format's reader, such as `dims` and `fuse` (onnx), `training` (pipedream), `cost_scale`
-        (dnn-partitioning), `tick_seconds`; `max_bytes` raises the size limit of any. None means: not given.
+    options : of the format's reader, such as `dims` and `fuse` (onnx), `cost_scale` (dnn-partitioning),
+        `tick_seconds`; `max_bytes` raises the size limit of any. `training=True` adds the backward ops: the
+        measured ones where the format has them (pipedream), else derived ones. None means: not given.
 
     Raises
     ------
@@ -95,6 +96,9 @@ def read_bundled(source: str | Path, format: str | None = None, **options: Any) 
     shown = str(source) if str(source).startswith("onnx:") else str(path)
     read = _function(entry.target)
     values = {key: value for key, value in options.items() if value is not None}
+    derive = False
+    if "training" not in _options(read):
+        derive = _convert(str(values.pop("training", False)), False, "training")
     values = _check_options(entry.name, read, values)
     values.setdefault("max_bytes", entry.max_bytes)
     try:
@@ -104,7 +108,17 @@ def read_bundled(source: str | Path, format: str | None = None, **options: Any) 
     except _MALFORMED as error:
         raise InputError(f"{shown}: not a valid {entry.name} file ({type(error).__name__}: {one_line(str(error))})"
                          ) from error  # fmt: skip
-    return result if isinstance(result, tuple) else (result, None)
+    graph, cluster = result if isinstance(result, tuple) else (result, None)
+    return (_training(graph) if derive else graph), cluster
+
+
+def _training(graph: OpGraph) -> OpGraph:
+    """Derive the backward ops of a forward graph."""
+    if graph.backward.any():
+        raise InputError(f"graph '{graph.name}' has backward ops already; read it without training=True")
+    from placeopt.instances.training import training_graph
+
+    return training_graph(graph)
 
 
 def locate(source: str | Path, format: str | None = None, options: dict[str, Any] | None = None) -> tuple[Path, Format]:
@@ -209,7 +223,7 @@ def _check_options(format: str, read: Callable[..., Any], values: dict[str, Any]
 
 
 def _convert(text: str, default: Any, key: str) -> Any:
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
     try:
         if isinstance(default, bool):
             return words[text.lower()]

@@ -211,5 +211,5 @@ def test_topcuoglu_example(data):
 def test_files_that_are_no_graphs_are_refused(data):
     """Tables and texts beside the graphs give one line that lists the formats."""
     for path in (data / "README.md", data / "optimal" / "identical" / "optima.csv", data / "pipedream" / "LICENSE.txt"):
-        with pytest.raises(InputError, match="not recognised.*formats: onnx"):
+        with pytest.raises(InputError, match=r"not recognised.*formats: onnx"):
             read_graph(path)
