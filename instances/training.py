@@ -182,7 +182,7 @@ class _Derivation:
                 gradients[t].append(self._tensor(op, self.bytes[t], self._shape(t), self.measured_transfer[t]))
         if weights:
             share = self.backward / 2 if wanted else self.backward
-            op = self._op(v, "wgrad", flops, weight_bytes, weight_bytes, share, True)
+            op = self._op(v, "wgrad", flops, 0, weight_bytes, share, True)
             saved = [] if kind in ("bias_add", "embedding") else self.inputs[v]
             self._consume(incoming + saved, op)
             gradient = self._tensor(op, weight_bytes, (), 0)

@@ -1,0 +1,402 @@
+"""Parallelism as a choice: split ops over several devices, or replicate a whole graph.
+
+An op split s ways becomes s pieces `name#0` .. `name#{s-1}`, each with 1/s of the flops. Think of an op as a
+matrix product Y = X W. Three dimensions can be cut:
+
+- "batch": rows of X and Y; every piece holds all of W (data parallelism);
+- "output": columns of W and Y; every piece reads all of X (column parallelism);
+- "inner": columns of X, rows of W; the pieces compute partial sums of Y (row parallelism).
+
+Tensors follow. A reader gets from every piece of the producer exactly the part it needs: the scatter of a whole
+tensor, the gather of pieces, and the exchange between two different cuts are all tensors between ops,
+sized to the byte. Where both sides are cut alike, piece i only talks to piece i. Partial sums
+are reduced by s ops `name/reduce#j`, each of which adds slice j of all pieces and sends it to the readers: a
+reduce-scatter followed by an all-gather, which moves 2 (s - 1) / s of the tensor per device as a ring
+all-reduce does, if reduce#j runs where piece j does.
+
+In a training graph (training.py), the backward ops of an op are cut with it: by "batch" the weight gradients are
+all-reduced and every piece updates its copy; by "output" and "inner" weights, gradients and optimizer state are
+cut, and the input gradients are reduced by "output". So derive the training graph first, then split.
+
+Element-wise ops need only their own columns of the input when cut by "output".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.arrays import csr, round_half_up
+from placeopt.errors import InputError
+from placeopt.graph import UNKNOWN, OpGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+DIMENSIONS = ("batch", "output", "inner")
+MAX_PARTS = 4096
+
+_ELEMENTWISE = frozenset(
+    [
+        "add", "sub", "mul", "div", "scale", "bias_add", "relu", "gelu", "silu", "sigmoid", "tanh", "dropout", "pow",
+        "square", "sqrt", "exp", "mask", "mul_constant", "batch_norm", "batchnormalization", "max_pool", "avg_pool",
+        "maxpool", "averagepool", "globalaveragepool", "clip", "relu6", "leakyrelu", "identity", "cast",
+    ]
+)  # fmt: skip
+_ROLES = ("igrad", "wgrad", "update", "grad_sum")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A split graph and where its ops come from.
+
+    Attributes
+    ----------
+    origin : op of the original graph that every op stems from.
+    piece : which piece it is; reductions carry the slice they add.
+    reduction : whether the op was added to sum partial results.
+    """
+
+    original: OpGraph
+    graph: OpGraph
+    origin: NDArray[np.int64]  # (num_ops,)
+    piece: NDArray[np.int64]  # (num_ops,)
+    reduction: NDArray[np.bool_]  # (num_ops,)
+
+
+def split(graph: OpGraph, parts: Mapping[str, int], dimension: str | Mapping[str, str] = "batch") -> Split:
+    """Split some ops of a graph.
+
+    Parameters
+    ----------
+    parts : number of pieces by op name; ops that are not named stay whole. The backward ops of a named
+        forward op are split with it.
+    dimension : "batch", "output" or "inner", for all ops or by op name (default "batch").
+
+    Raises
+    ------
+    InputError
+        If an op or dimension is unknown, or a number of pieces is outside 1..4096.
+    """
+    index = {name: op for op, name in enumerate(graph.op_names)}
+    count, cut = [1] * graph.num_ops, ["batch"] * graph.num_ops
+    for name, pieces in parts.items():
+        if name not in index:
+            raise InputError(f"split: graph '{graph.name}' has no op '{name}'")
+        if not 1 <= pieces <= MAX_PARTS:
+            raise InputError(f"split of op '{name}': expected 1 to {MAX_PARTS} pieces, received {pieces}")
+        way = dimension if isinstance(dimension, str) else dimension.get(name, "batch")
+        if way not in DIMENSIONS:
+            raise InputError(f"split of op '{name}': expected dimension {', '.join(DIMENSIONS)}, received '{way}'")
+        family = [name] if graph.backward[index[name]] else [name, *_backward_ops(name, index)]
+        for member in family:
+            if member == name or member not in parts:
+                count[index[member]], cut[index[member]] = pieces, way
+    return _Splitter(graph, count, cut).run()
+
+
+def replicate(graph: OpGraph, replicas: int) -> Split:
+    """Run a whole graph on `replicas` parts of the batch, with all-reduced weight gradients in training graphs."""
+    if not 1 <= replicas <= MAX_PARTS:
+        raise InputError(f"replicate: expected 1 to {MAX_PARTS} replicas, received {replicas}")
+    return _Splitter(graph, [replicas] * graph.num_ops, ["batch"] * graph.num_ops).run()
+
+
+def _backward_ops(name: str, index: Mapping[str, int]) -> list[str]:
+    """Names of the ops that training_graph derived from a forward op."""
+    found = [f"{name}/{role}" for role in _ROLES if f"{name}/{role}" in index]
+    attempt = 1
+    while f"{name}/grad_sum_{attempt}" in index:
+        found.append(f"{name}/grad_sum_{attempt}")
+        attempt += 1
+    return found
+
+
+@dataclass
+class _Rows:
+    """Columns of the new graph, op by op and tensor by tensor."""
+
+    names: list[str] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)
+    origin: list[int] = field(default_factory=list)
+    piece: list[int] = field(default_factory=list)
+    reduction: list[bool] = field(default_factory=list)
+    flops: list[int] = field(default_factory=list)
+    moved: list[int] = field(default_factory=list)
+    resident: list[int] = field(default_factory=list)
+    parameters: list[int] = field(default_factory=list)
+    share: list[float] = field(default_factory=list)  # of the measured time
+    group: list[tuple[int, ...] | None] = field(default_factory=list)  # colocation key
+    producer: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    ticks: list[int] = field(default_factory=list)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    consumers: list[list[int]] = field(default_factory=list)
+
+
+class _Splitter:
+    """One split; `count` and `cut` give the pieces and the dimension of every op."""
+
+    def __init__(self, graph: OpGraph, count: list[int], cut: list[str]) -> None:
+        self.graph, self.count, self.cut = graph, count, cut
+        self.role = [self._role(op) for op in range(graph.num_ops)]
+        for op, role in enumerate(self.role):
+            if role == "grad_sum" and cut[op] == "inner":
+                count[op] = 1  # the forward output it is the gradient of is whole
+        self.rows = _Rows()
+        self.sources: list[list[int]] = [[] for _ in range(graph.num_ops)]  # ops that hold the output, by slice
+        self.pieces: list[list[int]] = [[] for _ in range(graph.num_ops)]
+        self.names = set(graph.op_names)
+        self.index = {name: op for op, name in enumerate(graph.op_names)}
+        self.written = np.zeros(graph.num_ops, dtype=np.int64)
+        np.add.at(self.written, graph.producer, graph.tensor_bytes)
+        self.read_whole = self._read_whole()
+
+    def run(self) -> Split:
+        """Create all pieces, then connect them."""
+        graph, rows = self.graph, self.rows
+        for op in range(graph.num_ops):
+            self._add_pieces(op)
+        partial = [op for op in range(graph.num_ops) if self.count[op] > 1 and self._gives(op) == "partial"]
+        for op in partial:
+            self._add_reductions(op)
+        for tensor in range(graph.num_tensors):
+            self._connect(tensor)
+        return Split(graph, self._build(), np.array(rows.origin, dtype=np.int64), np.array(rows.piece, dtype=np.int64),
+                     np.array(rows.reduction, dtype=np.bool_))  # fmt: skip
+
+    # --- who needs and gives what ------------------------------------------------------------------------
+
+    def _role(self, op: int) -> str:
+        tail = self.graph.op_names[op].rpartition("/")[2]
+        if not self.graph.backward[op]:
+            return "forward"
+        return next((role for role in _ROLES if tail == role or tail.startswith(f"{role}_")), "igrad")
+
+    def _elementwise(self, op: int) -> bool:
+        kind = self.graph.op_types[op].lower()
+        return kind.removesuffix("_igrad").removesuffix("_wgrad") in _ELEMENTWISE
+
+    def _gives(self, op: int) -> str:
+        """Return how the pieces of a split op hold its output: "rows", "columns" or "partial" sums."""
+        role, cut = self.role[op], self.cut[op]
+        if cut == "batch":
+            return "partial" if role == "wgrad" else "rows"
+        if role == "forward":
+            return "partial" if cut == "inner" and not self._elementwise(op) else "columns"
+        if role == "igrad" and cut == "output" and not self._elementwise(op):
+            return "partial"
+        return "columns"
+
+    def _needs(self, op: int, producer: int) -> str:
+        """Return which part of an input each piece reads: "whole", "rows" or "columns"."""
+        role, cut = self.role[op], self.cut[op]
+        if self.count[op] == 1 or (role == "update" and cut == "batch"):
+            return "whole"
+        if cut == "batch":
+            return "rows"
+        if role in ("update", "grad_sum") or self._elementwise(op):
+            return "columns"
+        if role == "forward":
+            return "columns" if cut == "inner" else "whole"
+        gradient = bool(self.graph.backward[producer])
+        own = self.graph.op_names[producer] == self.graph.op_names[op].rpartition("/")[0]  # saved output, or the loss
+        return "columns" if (gradient or own) == (cut == "output") else "whole"
+
+    def _read_whole(self) -> list[int]:
+        """Return, per op, the bytes of the inputs that every piece reads in full."""
+        graph = self.graph
+        total = [0] * graph.num_ops
+        for t in range(graph.num_tensors):
+            u, size = int(graph.producer[t]), int(graph.tensor_bytes[t])
+            for v in graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]].tolist():
+                if self.count[v] > 1 and self._needs(v, u) == "whole":
+                    total[v] += size
+        return total
+
+    # --- ops ---------------------------------------------------------------------------------------------
+
+    def _name(self, name: str) -> str:
+        while name in self.names:
+            name += "'"
+        self.names.add(name)
+        return name
+
+    def _add_pieces(self, op: int) -> None:
+        graph, rows, s, cut = self.graph, self.rows, self.count[op], self.cut[op]
+        name, resident, parameters = graph.op_names[op], int(graph.resident[op]), int(graph.parameters[op])
+        whole = s == 1
+        copies = cut == "batch" and not whole  # every piece has all weights
+        replicated = copies and self.role[op] == "update"  # ... and does all the work on them
+        group = int(graph.colocation[op])
+        for i in range(s):
+            self.pieces[op].append(len(rows.names))
+            rows.names.append(name if whole else self._name(f"{name}#{i}"))
+            rows.types.append(graph.op_types[op])
+            rows.origin.append(op)
+            rows.piece.append(i)
+            rows.reduction.append(False)
+            rows.flops.append(int(graph.flops[op]) if replicated else _slice(int(graph.flops[op]), i, s))
+            rows.moved.append(int(graph.bytes_moved[op]) if replicated or whole else self._moved(op, i))
+            rows.resident.append(resident if copies else _slice(resident, i, s))
+            # copies of weights are no further parameters of the model
+            rows.parameters.append(_slice(parameters, i, s) if not copies else (0 if i else parameters))
+            rows.share.append(1.0 if replicated else 1 / s)
+            rows.group.append((group, s, i) if group >= 0 else None)
+        self.sources[op] = self.pieces[op]
+
+    def _moved(self, op: int, i: int) -> int:
+        """Bytes that a piece reads and writes: what is cut counts in part, what is not in full."""
+        moved, s, cut = int(self.graph.bytes_moved[op]), self.count[op], self.cut[op]
+        full = self.read_whole[op]
+        if cut == "batch" and self.role[op] != "wgrad":  # the weights
+            full += int(self.graph.resident[op])
+            if self.role[op] == "igrad":
+                forward = self.index.get(self.graph.op_names[op].rpartition("/")[0], op)
+                full += int(self.graph.resident[forward]) if forward != op else 0
+        elif self._gives(op) == "partial":
+            full += int(self.written[op])
+        full = min(full, moved)
+        return full + _slice(moved - full, i, s)
+
+    def _add_reductions(self, op: int) -> None:
+        """Add the ops that sum slice j of the partial results of all pieces, and their input tensors."""
+        graph, rows, s = self.graph, self.rows, self.count[op]
+        outputs = np.flatnonzero(graph.producer == op).tolist()
+        if not outputs:
+            return
+        size = sum(int(graph.tensor_bytes[t]) for t in outputs)
+        ticks = [int(graph.measured_transfer[t]) for t in outputs]
+        group = int(graph.colocation[op])
+        known = bool(graph.flops.any())
+        self.sources[op] = []
+        for j in range(s):
+            part = _slice(size, j, s)
+            self.sources[op].append(len(rows.names))
+            rows.names.append(self._name(f"{graph.op_names[op]}/reduce#{j}"))
+            rows.types.append("reduce")
+            rows.origin.append(op)
+            rows.piece.append(j)
+            rows.reduction.append(True)
+            rows.flops.append((s - 1) * (part // 4) if known else 0)
+            rows.moved.append((s + 1) * part if known else 0)
+            rows.resident.append(0)
+            rows.parameters.append(0)
+            rows.share.append(0.0)
+            rows.group.append((group, s, j) if group >= 0 and self.role[op] == "wgrad" else None)
+        for i in self.pieces[op]:
+            for j in range(s):
+                total = UNKNOWN if UNKNOWN in ticks else sum(ticks)
+                self._tensor(i, _slice(size, j, s), _scale(total, 1 / s), (), [self.sources[op][j]])
+
+    # --- tensors -----------------------------------------------------------------------------------------
+
+    def _tensor(self, producer: int, size: int, ticks: int, shape: tuple[int, ...], consumers: list[int]) -> None:
+        rows = self.rows
+        rows.producer.append(producer)
+        rows.size.append(size)
+        rows.ticks.append(ticks)
+        rows.shapes.append(shape)
+        rows.consumers.append(consumers)
+
+    def _connect(self, tensor: int) -> None:
+        """Send every slice of a tensor to those who need it."""
+        graph = self.graph
+        u = int(graph.producer[tensor])
+        size, ticks = int(graph.tensor_bytes[tensor]), int(graph.measured_transfer[tensor])
+        sources = self.sources[u]
+        a = len(sources)
+        axis = "rows" if a == 1 or self._gives(u) == "partial" else self._gives(u)  # reductions hold rows
+        # per source: (first, last) of the common grid -> readers; the whole slice is one tensor for all of them
+        readers: list[dict[tuple[int, int, int], list[int]]] = [{} for _ in sources]
+        for v in graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist():
+            b, need = self.count[v], self._needs(v, u)
+            for j, reader in enumerate(self.pieces[v]):
+                for i in range(a):
+                    region = _region(i, a, j, b, need, axis)
+                    if region is not None:
+                        readers[i].setdefault(region, []).append(reader)
+        shape = graph.shapes[tensor] if graph.shapes else ()
+        for i, regions in enumerate(readers):
+            if not regions:  # an output that nobody reads
+                regions[0, 1, 1] = []
+            for (first, last, parts), consumers in regions.items():
+                low, high = size * i // a, size * (i + 1) // a
+                span = high - low
+                part = span * last // parts - span * first // parts
+                exact = shape if a == 1 and parts == 1 else ()
+                self._tensor(sources[i], part, _scale(ticks, (last - first) / (parts * a)), exact, consumers)
+
+    # --- result ------------------------------------------------------------------------------------------
+
+    def _build(self) -> OpGraph:
+        graph, rows = self.graph, self.rows
+        origin = np.array(rows.origin, dtype=np.int64)
+        pointer, consumer = csr(rows.consumers)
+        meta = graph.meta.copy()
+        fresh = np.array([op for op in range(graph.num_ops) if self.count[op] > 1 and meta[op] < 0], dtype=np.int64)
+        meta[fresh] = int(meta.max()) + 1 + np.arange(len(fresh))
+        keys: dict[tuple[int, ...], int] = {}
+        colocation = [-1 if key is None else keys.setdefault(key, len(keys)) for key in rows.group]
+        return OpGraph(
+            name=graph.name,
+            op_names=tuple(rows.names),
+            producer=np.array(rows.producer, dtype=np.int64),
+            tensor_bytes=np.array(rows.size, dtype=np.int64),
+            consumer_ptr=pointer,
+            consumer=consumer,
+            op_types=tuple(rows.types),
+            layer=tuple(graph.layer[op] for op in rows.origin),
+            flops=np.array(rows.flops, dtype=np.int64),
+            bytes_moved=np.array(rows.moved, dtype=np.int64),
+            resident=np.array(rows.resident, dtype=np.int64),
+            parameters=np.array(rows.parameters, dtype=np.int64),
+            colocation=np.array(colocation, dtype=np.int64),
+            backward=graph.backward[origin],
+            meta=meta[origin],
+            unshaped=graph.unshaped[origin],
+            measured_kinds=graph.measured_kinds,
+            measured=self._measured(origin),
+            measured_transfer=np.array(rows.ticks, dtype=np.int64),
+            shapes=tuple(rows.shapes) if graph.shapes else (),
+            tick_seconds=graph.tick_seconds,
+        )
+
+    def _measured(self, origin: NDArray[np.int64]) -> NDArray[np.int64]:
+        times: NDArray[Any] = self.graph.measured[origin]
+        if not times.size:
+            return times
+        scaled = round_half_up(np.maximum(times, 0) * np.array(self.rows.share)[:, None], "measured time of a piece")
+        return np.where(times >= 0, scaled, times)
+
+
+def _slice(total: int, index: int, parts: int) -> int:
+    """Return part `index` of a number cut into nearly equal whole parts that add up to it."""
+    return total * (index + 1) // parts - total * index // parts
+
+
+def _scale(ticks: int, share: float) -> int:
+    """Return a share of a transfer time, rounded half up and not to 0; unknown stays unknown."""
+    return ticks if ticks <= 0 else max(1, int(ticks * share + 0.5))
+
+
+def _region(i: int, a: int, j: int, b: int, need: str, axis: str) -> tuple[int, int, int] | None:
+    """Return what reader j of b needs of slice i of a: (first, last, parts) means [first, last) / parts of the slice.
+
+    None if it needs nothing of it. Slices are along `axis`; a reader cut along the other axis needs its
+    part of every slice.
+    """
+    if need == "whole":
+        return (0, 1, 1)
+    if a == 1 or need != axis:
+        return (j, j + 1, b) if b > 1 else (0, 1, 1)
+    # both along one axis: intersect [i/a, (i+1)/a) with [j/b, (j+1)/b), in units of 1/(a b) of the tensor
+    first, last = max(i * b, j * a), min((i + 1) * b, (j + 1) * a)
+    if first >= last:
+        return None
+    first, last = first - i * b, last - i * b
+    return (0, 1, 1) if (first, last) == (0, b) else (first, last, b)
