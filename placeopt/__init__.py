@@ -38,7 +38,7 @@ _EXPORTS = {
     "placement_violations": "validate",
     "schedule_violations": "validate",
     "bound": "bounds",
-    "verify": "verify",
+    "verify": "certificate",
     "load": "api",
     "solve": "api",
     "make_cluster": "instances.clusters",
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from placeopt.solver import Solver, make_solver, register
     from placeopt.streams import load_stream
     from placeopt.validate import placement_violations, schedule_violations
-    from placeopt.verify import verify
+    from placeopt.certificate import verify
 
 
 def __getattr__(name: str) -> Any:

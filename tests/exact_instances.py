@@ -82,7 +82,7 @@ def brute_force(problem):
     """Return the least makespan over all placements and all orders (exact without contention), or None."""
     from itertools import permutations, product
 
-    from placeopt.evaluate import INFEASIBLE, evaluate_batch
+    from placeopt.evaluation import INFEASIBLE, evaluate_batch
 
     n, k = problem.num_ops, problem.num_devices
     position = {int(op): i for i, op in enumerate(problem.topological_order)}

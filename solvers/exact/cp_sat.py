@@ -83,8 +83,8 @@ class CpSat:
     ) -> Result[Placement]:
         from placeopt.bounds.analysis import COMBINATORIAL, Analysis
         from placeopt.bounds.feasibility import infeasible_reason
-        from placeopt.evaluate import finish
-        from placeopt.solvers.exact.warm_start import offer, warm_start
+        from placeopt.evaluation import finish
+        from placeopt.solvers.exact.warm_start import offer_initial, warm_start
 
         tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
         reason = infeasible_reason(problem)
@@ -96,7 +96,7 @@ class CpSat:
             if self.warm_start:
                 warm_start(problem, tracker, seed=seed, initial=initial)
             elif initial is not None:
-                offer(problem, tracker, initial)
+                offer_initial(problem, tracker, initial)
             analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
             for name in COMBINATORIAL:
                 tracker.raise_bound(analysis.run(name), name)
@@ -173,7 +173,7 @@ def _solve_on_grid(
     """
     from ortools.sat.python import cp_model
 
-    from placeopt.evaluate import best_queue, evaluate
+    from placeopt.evaluation import best_queue, evaluate
     from placeopt.solvers.exact.makespan_model import MakespanModel
     from placeopt.solvers.exact.warm_start import offer
 
@@ -188,6 +188,7 @@ def _solve_on_grid(
     solver = cp_model.CpSolver()
     configure(solver, settings, tracker, share)
     target = tracker.lower_bound // scale
+    done: list[bool] = []  # not empty: stopped by the callback
 
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         """Re-evaluate every solution and stop when the incumbent meets the bound or the target."""
@@ -195,6 +196,7 @@ def _solve_on_grid(
         def on_solution_callback(self) -> None:
             offer(problem, tracker, model.decode(self.value))
             if tracker.stop() or (not exact and round(self.objective_value) <= target):
+                done.append(True)
                 self.stop_search()
 
     def on_bound(value: float) -> None:
@@ -208,6 +210,7 @@ def _solve_on_grid(
     started = tracker.elapsed
     outcome = solver.solve(model.model, Watch())
     limited = tracker.elapsed - started >= 0.98 * float(solver.parameters.max_time_in_seconds)
+    limited |= solver.num_conflicts >= solver.parameters.max_number_of_conflicts
     tracker.count(int(solver.num_conflicts))
     if outcome == cp_model.INFEASIBLE:
         return _explain_infeasible(tracker, upper, scale)
@@ -217,12 +220,8 @@ def _solve_on_grid(
     if outcome == cp_model.OPTIMAL:
         if exact and tracker.value is not None and tracker.value > tracker.lower_bound:
             message = "the optimal schedule orders transfers in a way that no priorities express"
-    elif (
-        not tracker.stop()
-        and not limited
-        and horizon is None
-        and (exact or round(solver.objective_value) > target)
-    ):
+    elif not tracker.stop() and not limited and not done:
+        # CP-SAT takes Ctrl-C for itself and returns what it has
         tracker.stop_reason, tracker.stopped = "interrupted", True
     return None, message
 

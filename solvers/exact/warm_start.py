@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.evaluate import INFEASIBLE, best_queue
+from placeopt.errors import InputError
+from placeopt.evaluation import INFEASIBLE, best_queue
 from placeopt.solution import Budget, Placement
 from placeopt.solver import make_solver
 from placeopt.validate import placement_violations
@@ -28,7 +29,7 @@ def warm_start(
         If `initial` breaks a constraint of the problem.
     """
     if initial is not None:
-        offer(problem, tracker, initial)
+        offer_initial(problem, tracker, initial)
     for name in HEURISTICS:
         if tracker.stop():
             return
@@ -36,6 +37,21 @@ def warm_start(
         result = make_solver(name).solve(problem, Budget(seconds=seconds, evaluations=50), seed=seed)
         if result.solution is not None and result.objective is not None:
             tracker.offer(result.objective, result.solution)
+
+
+def offer_initial(problem: PlacementProblem, tracker: Tracker[Placement], placement: Placement) -> None:
+    """Offer the placement that the caller handed over.
+
+    Raises
+    ------
+    InputError
+        If it breaks a constraint of the problem.
+    """
+    violations = placement_violations(problem, placement)
+    if violations:
+        more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+        raise InputError(f"initial placement: {violations[0]}{more}; give a valid one or none")
+    offer(problem, tracker, placement)
 
 
 def offer(problem: PlacementProblem, tracker: Tracker[Placement], placement: Placement) -> bool:

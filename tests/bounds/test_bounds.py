@@ -12,7 +12,7 @@ from random_problems import random_problem
 from placeopt.bounds import METHODS, bound
 from placeopt.bounds.analysis import Analysis
 from placeopt.errors import InputError
-from placeopt.evaluate import evaluate_batch
+from placeopt.evaluation import evaluate_batch
 from placeopt.problem import PlacementProblem
 
 
