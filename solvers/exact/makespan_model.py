@@ -95,7 +95,8 @@ class MakespanModel:
             literals = {d: m.new_bool_var(f"on_{i}_{d}") for d in devices}
             m.add_exactly_one(literals.values())
             self.on.append(literals)
-        self.start, self.end, self.duration = [], [], []
+        self.start: list[Any] = []
+        self.end: list[Any] = []
         self.same_of: dict[tuple[int, int], Literal] = {}
         for v in range(n):
             devices = self.devices[self.item[v]]

@@ -1,0 +1,89 @@
+"""Certificates: validity, value, bound, and checking them again."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from exact_instances import doppler, random_layered
+
+from placeopt.certificate import Certificate, recheck, verify
+from placeopt.errors import InputError
+from placeopt.problem import PlacementProblem
+from placeopt.solution import Budget, Placement
+from placeopt.solver import make_solver
+
+
+@pytest.fixture
+def problem():
+    """Return a small problem that CP-SAT closes at once."""
+    return random_layered(12, 2, 0)
+
+
+def test_optimal_placement_is_certified(problem):
+    """The word optimal appears exactly when value and bound meet."""
+    best = make_solver("cp-sat", num_workers=1).solve(problem, Budget(seconds=20), seed=0)
+    report = verify(problem, best.solution, seconds=20, queue=best.queue, num_workers=1)
+    assert (report.status, report.gap, report.value) == ("optimal", 0.0, best.objective)
+    assert report.to_dict()["feasible"] is True
+
+
+def test_bad_placement_gets_a_gap(problem):
+    """A single device is valid, but a better placement and a gap are reported."""
+    report = verify(problem, Placement(np.zeros(12, dtype=np.int64)), seconds=20, num_workers=1)
+    assert report.status == "feasible"
+    assert report.value == problem.compute[:, 0].sum()
+    assert report.lower_bound <= report.better < report.value
+    assert 0 < report.gap < 1
+
+
+def test_violations_are_listed():
+    """Every broken constraint is named and no value is given."""
+    problem = PlacementProblem.from_edges([[1, -1], [1, 1]], [(0, 1, 1)], op_names=("a", "b"))
+    report = verify(problem, Placement(np.array([1, 1])), seconds=1)
+    assert not report.feasible
+    assert (report.status, report.value, report.gap) == ("infeasible", None, None)
+    assert "op 'a' cannot run" in report.violations[0]
+
+
+def test_deadlocked_order_is_a_violation():
+    """A planned order that waits for itself is not valid."""
+    problem = PlacementProblem.from_edges([[1], [1]], [(0, 1, 0)])
+    report = verify(problem, Placement(np.array([0, 0]), np.array([1, 0])), seconds=1, queue="planned")
+    assert not report.feasible
+    assert "planned" in report.violations[0]
+
+
+def test_recheck(problem, tmp_path):
+    """A certificate holds when checked again, from a file too, and tampering is noticed."""
+    best = make_solver("heft").solve(problem, Budget(seconds=5), seed=0).solution
+    report = verify(problem, best, seconds=10, num_workers=1)
+    path = tmp_path / "certificate.json"
+    path.write_text(json.dumps(report.to_dict()))
+    assert recheck(path, problem, best, seconds=10) == []
+    forged = {**report.to_dict(), "value": report.value - 1}
+    assert any("value: certified" in line for line in recheck(forged, problem, best, seconds=1))
+    forged = {**report.to_dict(), "lower_bound": report.value + 5}
+    assert any("lower bound" in line for line in recheck(forged, problem, best, seconds=1))
+    other = Placement(1 - best.device, best.priority)
+    assert "another placement" in recheck(report, problem, other, seconds=1)[0]
+    assert "another problem" in recheck(report, random_layered(12, 2, 1), best, seconds=1)[0]
+
+
+def test_bad_certificates_are_refused():
+    """Files that are no certificate, or lack a field, give one line."""
+    with pytest.raises(InputError, match="placeopt-certificate"):
+        Certificate.from_dict({"value": 3})
+    with pytest.raises(InputError, match="'problem' is missing"):
+        Certificate.from_dict({"format": "placeopt-certificate", "version": 1})
+    with pytest.raises(InputError, match="version"):
+        Certificate.from_dict({"format": "placeopt-certificate", "version": 99})
+
+
+def test_known_optimum_without_search(data):
+    """Where the combinatorial bound is tight no CP-SAT time is needed."""
+    problem = doppler(data, "ffnn")
+    best = make_solver("edge-zeroing").solve(problem, Budget(seconds=10), seed=0)
+    report = verify(problem, best.solution, seconds=5, queue=best.queue)
+    assert (report.status, report.bound_method) == ("optimal", "load")
