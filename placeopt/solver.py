@@ -107,7 +107,7 @@ def register(
 
     def decorate(cls: type) -> type:
         target = f"{cls.__module__}:{cls.__qualname__}"
-        known = specs(kind).get(name)
+        known = _known().get(name)
         if known is not None and known.target != target:
             raise InputError(f"solver name '{name}' is taken by {known.target}; choose another name")
         words = summary or (cls.__doc__ or "").strip().split("\n")[0]
@@ -123,20 +123,20 @@ _classes: dict[str, type] = {}
 
 def specs(kind: str | None = None) -> dict[str, SolverSpec]:
     """Return the registered solvers by name; of one problem kind, or of all."""
+    found = _known()
+    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        if point.name not in found:
+            found[point.name] = _spec_of_entry_point(point)
+    return {name: spec for name, spec in found.items() if kind in (None, spec.kind)}
+
+
+def _known() -> dict[str, SolverSpec]:
+    """Return the solvers of placeopt and those registered in this process; no entry point is looked up."""
     found: dict[str, SolverSpec] = {}
     for module in SPEC_MODULES:
         for spec in getattr(importlib.import_module(module), "SPECS", ()):
-            if kind in (None, spec.kind):
-                found[spec.name] = spec
-    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        if point.name not in found:
-            spec = _spec_of_entry_point(point)
-            if kind in (None, spec.kind):
-                found[point.name] = spec
-    for (its_kind, name), spec in _registered.items():
-        if kind in (None, its_kind):
-            found[name] = spec
-    return found
+            found[spec.name] = spec
+    return {**found, **{name: spec for (_, name), spec in _registered.items()}}
 
 
 def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
@@ -162,10 +162,13 @@ def solver_class(name: str, kind: str = "placement") -> type:
     InputError
         If there is none; the message lists the names.
     """
-    table = specs(kind)
-    if name not in table:
-        raise InputError(f"solver '{name}' is not known for {kind} problems; known: {', '.join(sorted(table))}")
-    target = table[name].target
+    spec = _known().get(name)
+    if spec is None or spec.kind != kind:
+        table = specs(kind)  # now with the entry points of other packages, which take longer to find
+        if name not in table:
+            raise InputError(f"solver '{name}' is not known for {kind} problems; known: {', '.join(sorted(table))}")
+        spec = table[name]
+    target = spec.target
     if target in _classes:
         return _classes[target]
     module, _, attribute = target.partition(":")

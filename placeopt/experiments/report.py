@@ -56,11 +56,12 @@ def write_report(folder: str | Path, out: str | Path, *, parquet: bool = False) 
         write_text(out / "best-known.csv", to_csv(tables["Best known"])),
         write_text(out / "values.csv", to_csv(tables["Values"])),
     ]
-    figures = _figures(table, rows)
-    for name, figure in figures.items():
-        for kind in ("png", "svg"):
-            files.append(write_bytes(out / f"{name}.{kind}", _draw(figure, kind)))
-    files.append(write_text(out / "report.html", page(title, tables, figures)))
+    drawings = {}
+    for name, figure in _figures(table, rows).items():
+        drawings[name] = _draw(figure, "svg")
+        files.append(write_bytes(out / f"{name}.svg", drawings[name]))
+        files.append(write_bytes(out / f"{name}.png", _draw(figure, "png")))
+    files.append(write_text(out / "report.html", page(title, tables, drawings)))
     if parquet:
         files.append(_write_parquet(rows, out / "runs.parquet"))
     summary = {
@@ -140,7 +141,7 @@ def test_table(table: analysis.Comparison) -> Table:
 
 
 def failure_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The runs that failed, with their message."""
+    """List the runs that failed, with their message."""
     return ["instance", "solver", "seed", "error"], [
         [analysis.instance_name(row), row["label"], str(row["seed"]), row["error"]] for row in rows[:200]
     ]
@@ -208,11 +209,11 @@ th { background: #f4f4f4; position: sticky; top: 0; } figure { margin: 1rem 0 2r
 """
 
 
-def page(title: str, tables: dict[str, Table], figures: dict[str, Any]) -> str:
+def page(title: str, tables: dict[str, Table], drawings: dict[str, bytes]) -> str:
     """Return one HTML page with everything in it: no scripts, no other files."""
     parts = []
-    for name, figure in figures.items():
-        drawing = _draw(figure, "svg").decode()
+    for name, svg in drawings.items():
+        drawing = svg.decode()
         parts.append(f'<figure id="{name}">{drawing[drawing.index("<svg") :]}</figure>')
     for name, (head, rows) in tables.items():
         if rows:

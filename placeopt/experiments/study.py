@@ -163,7 +163,8 @@ def load_study(path: str | Path) -> Study:
     try:
         return Study.model_validate({**table, "folder": str(path.parent)})
     except ValidationError as error:
-        first = error.errors()[0]
+        # The deepest location is the alternative that came closest to what was meant.
+        first = max(error.errors(), key=lambda e: len(e["loc"]))
         where = ".".join(str(part) for part in first["loc"])
         raise InputError(f"study '{path}': {where or 'table'}: {first['msg']}") from error
 

@@ -1,0 +1,241 @@
+"""Grids survive kills, hangs, errors and full disks, and give the same values on every back end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from placeopt.errors import InputError
+from placeopt.experiments.cell import pack_placement, unpack_placement
+from placeopt.experiments.runner import run_study
+from placeopt.experiments.store import RunStore, latest, read_rows
+from placeopt.experiments.study import expand, expand_instances, load_study
+from placeopt.solution import Placement
+
+STUDY = """
+name = "grid"
+instances = ["gen:layered?layers=5&width=4&seed={0..4}", "gen:fork-join"]
+clusters = ["uniform:2", "uniform:4"]
+seeds = {count = 3}
+evaluations = 20
+keep_placements = true
+[[solvers]]
+name = "heft"
+seeds = [0]
+[[solvers]]
+name = "random"
+[[solvers]]
+name = "critical-path"
+grid = {runs = [1, 5]}
+"""
+
+OUTCOME = ("instance", "cluster", "label", "seed", "value", "lower_bound", "status", "evaluations", "placement")
+
+
+def study_of(folder: Path, text: str = STUDY):
+    """Write a study file and load it."""
+    path = folder / "grid.toml"
+    path.write_text(text)
+    return load_study(path)
+
+
+def outcomes(path: Path):
+    """Return what must not depend on when and where cells ran."""
+    rows = [{key: row.get(key) for key in OUTCOME} for row in latest(read_rows(path)).values()]
+    return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
+
+
+def test_expansion_counts_and_keys(tmp_path):
+    """Cells are the product of instances, clusters, configurations and seeds, with distinct stable keys."""
+    cells = expand(study_of(tmp_path))
+    assert len(cells) == 6 * 2 * (1 + 3 + 2 * 3)
+    assert len({cell.key for cell in cells}) == len(cells)
+    assert [cell.key for cell in expand(study_of(tmp_path))] == [cell.key for cell in cells]
+
+
+def test_keys_depend_on_everything_that_matters(tmp_path):
+    """Another budget, option, seed or problem is another cell; another label is not."""
+    base = {cell.key for cell in expand(study_of(tmp_path))}
+    for old, new in [("evaluations = 20", "evaluations = 21"), ("runs = [1, 5]", "runs = [2, 6]")]:
+        other = {cell.key for cell in expand(study_of(tmp_path, STUDY.replace(old, new)))}
+        assert other != base
+    same = {cell.key for cell in expand(study_of(tmp_path, STUDY.replace('name = "random"', 'name = "random"\nlabel = "R"')))}
+    assert same == base
+
+
+def test_instances_expand_globs_braces_and_ranges(tmp_path):
+    """Braces and ranges multiply, globs list files in order, a glob without a file is an error."""
+    for name in ("b.json", "a.json"):
+        (tmp_path / name).write_text("{}")
+    found = expand_instances(["*.json", "gen:x?k={1,2}&s={3..4}"], str(tmp_path))
+    assert [Path(x).name for x in found[:2]] == ["a.json", "b.json"]
+    assert found[2:] == ["gen:x?k=1&s=3", "gen:x?k=1&s=4", "gen:x?k=2&s=3", "gen:x?k=2&s=4"]
+    with pytest.raises(InputError, match="no file matches"):
+        expand_instances(["*.onnx"], str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("evaluations = 20", "", "no budget"),
+        ('name = "heft"', 'name = "hefty"', "hefty"),
+        ("runs = [1, 5]", "speed = [1]", "no option 'speed'"),
+        ('name = "grid"', 'name = "a/b"', "pattern"),
+        ("seeds = {count = 3}", "seeds = {count = 0}", "greater than"),
+        ("[[solvers]]", "[[solvers", "not valid TOML"),
+        ("keep_placements", "keep_everything", "keep_everything"),
+    ],
+)
+def test_wrong_studies_are_one_line(tmp_path, old, new, words):
+    """Each mistake in a study is one clear line."""
+    with pytest.raises(InputError, match=words) as error:
+        expand(study_of(tmp_path, STUDY.replace(old, new, 1)))
+    assert "\n" not in str(error.value)
+
+
+def test_same_values_on_every_back_end_and_resume_skips(tmp_path):
+    """loky, threading and dask give equal rows; a second run does nothing."""
+    study = study_of(tmp_path)
+    for backend in ("threading", "loky", "dask"):
+        if backend == "dask":
+            pytest.importorskip("distributed", reason="the dask back end needs the dask extra")
+        summary = run_study(study, tmp_path / backend, jobs=2, backend=backend)
+        assert (summary.done, summary.failed) == (summary.total, 0), summary.errors
+        assert outcomes(tmp_path / backend / "grid/runs.jsonl") == outcomes(tmp_path / "threading/grid/runs.jsonl")
+    again = run_study(study, tmp_path / "loky", jobs=2)
+    assert (again.skipped, again.done) == (again.total, 0)
+
+
+def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, monkeypatch):
+    """A solver that raises, dies by SIGKILL or never returns is a recorded failure; all other cells finish."""
+    here = str(Path(__file__).parent)
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+    distribution = tmp_path / "site" / "bad-1.0.dist-info"
+    distribution.mkdir(parents=True)
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 1.0\n")
+    (distribution / "entry_points.txt").write_text("[placeopt.solvers]\nmisbehave = badsolvers:Misbehave\n")
+    monkeypatch.syspath_prepend(str(distribution.parent))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(distribution.parent), os.environ["PYTHONPATH"]]))
+    deeds = ["good", "raise", "good", "kill", "good", "hang", "full", "good"]
+    study = study_of(
+        tmp_path,
+        f"""
+        name = "grid"
+        instances = ["gen:fork-join"]
+        clusters = ["uniform:2"]
+        seeds = {{count = {len(deeds)}}}
+        evaluations = 5
+        hard_timeout = 10
+        [[solvers]]
+        name = "misbehave"
+        options = {{deeds = {json.dumps(deeds)}}}
+        """,
+    )
+    summary = run_study(study, tmp_path / "out", jobs=2)
+    rows = {row["seed"]: row for row in latest(read_rows(tmp_path / "out/grid/runs.jsonl")).values()}
+    assert (summary.done, summary.failed) == (4, 4)
+    for seed, words in [(1, "always raises"), (3, "signal 9"), (5, "hard timeout"), (6, "No space left")]:
+        assert rows[seed]["status"] == "failed"
+        assert words in rows[seed]["error"]
+    assert all(rows[seed]["value"] for seed in (0, 2, 4, 7))
+    assert run_study(study, tmp_path / "out", jobs=1, retry_failed=False).done == 0
+
+
+def test_torn_last_line_is_repaired(tmp_path):
+    """A half-written last line is cut off when the store is opened; whole lines stay."""
+    with RunStore(tmp_path) as store:
+        for i in range(50):
+            store.append({"key": str(i), "text": "x" * 3000})
+    path = tmp_path / "runs.jsonl"
+    whole = path.read_bytes()
+    for torn in (b'{"key": "51", "te', b'{"key": "51"', b"\x00" * 100 + b"\n", b'{"key": 1}{"broken\n'):
+        path.write_bytes(whole + torn)
+        with RunStore(tmp_path) as store:
+            assert store.repaired == len(torn)
+            assert len(list(store.rows())) == 50
+    assert path.read_bytes() == whole
+
+
+def test_second_process_is_kept_out(tmp_path):
+    """While one process holds the store, another is refused with a clear line."""
+    with RunStore(tmp_path), pytest.raises(InputError, match="in use by process"), RunStore(tmp_path):
+        pass
+
+
+def test_full_disk_keeps_rows_until_there_is_room(tmp_path):
+    """When writing fails, no half line stays, and the rows are written as soon as there is room."""
+    code = f"""
+import resource, signal
+from placeopt.experiments.store import RunStore
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with RunStore({str(tmp_path)!r}) as store:
+    assert store.append({{"key": "a", "x": "y" * 100}})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (160, resource.RLIM_INFINITY))
+    assert not store.append({{"key": "b", "x": "y" * 100}})
+    assert not store.append({{"key": "c", "x": "y" * 100}})
+    assert [row["key"] for row in store.rows()] == ["a"]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert store.append({{"key": "d"}})
+assert [row["key"] for row in store.rows()] == ["a", "b", "c", "d"]
+assert store.unsaved == []
+"""
+    assert resource.RLIM_INFINITY is not None
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.jit
+def test_killed_grid_resumes_to_the_same_results(tmp_path):
+    """1000 cells, killed with SIGKILL at ten random moments and resumed: 1000 distinct results, equal values."""
+    text = """
+        name = "grid"
+        instances = ["gen:layered?layers=4&width=3&seed={0..49}"]
+        clusters = ["uniform:2"]
+        seeds = {count = 20}
+        evaluations = 3
+        [[solvers]]
+        name = "random"
+        """
+    study = study_of(tmp_path, text)
+    run_study(study, tmp_path / "whole", jobs=2, backend="threading")
+    expected = outcomes(tmp_path / "whole/grid/runs.jsonl")
+    assert len(expected) == 1000
+    command = [sys.executable, "-m", "placeopt", "bench", str(tmp_path / "grid.toml"), "--results", str(tmp_path / "cut"), "-j", "2"]
+    moments = random.Random(1)
+    store = tmp_path / "cut/grid/runs.jsonl"
+    for _ in range(10):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+        before = store.stat().st_size if store.exists() else 0
+        deadline = time.time() + 60
+        while time.time() < deadline and process.poll() is None and (store.stat().st_size if store.exists() else 0) <= before:
+            time.sleep(0.01)
+        time.sleep(moments.random() * 0.15)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, check=True, timeout=240, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    rows = list(read_rows(store))
+    assert len({row["key"] for row in rows}) == len(rows) == 1000
+    assert outcomes(store) == expected
+
+
+def test_crowded_cores_are_refused(tmp_path):
+    """CP-SAT workers times jobs beyond the cores is an error that says what to change."""
+    text = STUDY.replace('name = "random"', 'name = "cp-sat"\noptions = {num_workers = 64}').replace("evaluations = 20", "seconds = 1")
+    with pytest.raises(InputError, match="num_workers"):
+        run_study(study_of(tmp_path, text), tmp_path, jobs=2)
+
+
+def test_packed_placements_come_back():
+    """A placement survives packing."""
+    for placement in (Placement([0, 1, 2]), Placement([3, 3], [1, 0])):
+        assert unpack_placement(pack_placement(placement)) == placement
