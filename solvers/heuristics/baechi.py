@@ -129,7 +129,7 @@ class MSct:
     """
 
     threshold: float = 0.5
-    max_edges: int = 20_000
+    max_edges: int = 5_000
 
     name: ClassVar[str] = "m-sct"
 
@@ -151,7 +151,9 @@ class MSct:
         message = "" if small else (f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children "
                                     "were chosen greedily instead of by the linear program")  # fmt: skip
         view_of_lp = View(problem)
-        favourite = favourite_children(view_of_lp, self.threshold) if small else greedy_children(view_of_lp)
+        favourite = greedy_children(view_of_lp)
+        if small:
+            favourite = favourite_children(view_of_lp, self.threshold, seconds=budget.seconds)
 
         def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
             level, _ = view.upward_rank()
@@ -163,11 +165,13 @@ class MSct:
                    inflations=CAUTIOUS, message=message)  # fmt: skip
 
 
-def favourite_children(view: View, threshold: float = 0.5) -> NDArray[np.int64]:
+def favourite_children(view: View, threshold: float = 0.5, seconds: float | None = None) -> NDArray[np.int64]:
     """Return the favourite child of each op or -1, by the relaxed linear program of Hanen and Munier.
 
     Minimise w subject to w >= s_i + p_i; s_j >= s_i + p_i + c_ij x_ij for every edge; over the children of
     each op and over the parents of each op at most one x is 0 (sum of (1 - x) <= 1); 0 <= x <= 1, s >= 0.
+    An x below `threshold` makes a favourite. The interior-point method needs a fifth of the simplex's time; if
+    it does not end within `seconds`, the greedy choice stands in.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -195,8 +199,9 @@ def favourite_children(view: View, threshold: float = 0.5) -> NDArray[np.int64]:
     cost[-1] = 1.0
     bounds = np.zeros((count + n + 1, 2))
     bounds[:count, 1], bounds[count:, 1] = 1.0, np.inf
-    answer = linprog(cost, A_ub=matrix, b_ub=limit, bounds=bounds, method="highs")
-    if answer.x is None:
+    answer = linprog(cost, A_ub=matrix, b_ub=limit, bounds=bounds, method="highs-ipm",
+                     options={} if seconds is None else {"time_limit": seconds})  # fmt: skip
+    if answer.x is None or answer.status != 0:
         return greedy_children(view)
     share = answer.x[:count]
     chosen = edge[share < threshold - 1e-9]

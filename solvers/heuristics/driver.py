@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 INFLATIONS = (0.0, 0.125, 0.25, 0.5, 1.0)
 """Shares of an op's tensors that count as resident when the limit is on the dynamic peak, tried in order."""
 
+BATCH_STEPS = 400_000
+"""Ops and edges per batch of candidates, about 0.1 s of evaluation."""
+
 
 @dataclass(frozen=True, eq=False)
 class View:
@@ -257,9 +260,11 @@ def _try_all(
 ) -> bool:
     """Run `propose` with more and more bytes reserved for tensors until a candidate is valid."""
     found = False
+    # Batches of large problems are small, so that a time limit is noticed.
+    size = max(2, min(batch, BATCH_STEPS // (problem.num_ops + problem.num_edges)))
     for inflation in inflations:
         rng = np.random.default_rng(seed)
-        for group in _batches(propose(View(problem, inflation), rng), batch):
+        for group in _batches(propose(View(problem, inflation), rng), size):
             found |= offer_all(tracker, problem, group)
             if tracker.stop():
                 return found
