@@ -4,4 +4,11 @@ from __future__ import annotations
 
 from placeopt.solver import SolverSpec
 
-SPECS: tuple[SolverSpec, ...] = ()
+
+def _spec(name: str, target: str, summary: str, objectives: tuple[str, ...] = ("makespan", "period")) -> SolverSpec:
+    return SolverSpec(name, f"placeopt.solvers.{target}", "placement", objectives, summary)
+
+
+SPECS: tuple[SolverSpec, ...] = (
+    _spec("annealing", "search.annealing:Annealing", "simulated annealing with cluster and critical-path moves"),
+)

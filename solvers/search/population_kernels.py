@@ -1,0 +1,261 @@
+"""Compiled operators on populations: rows of unit homes and op ranks, each row with its own random state.
+
+Used where candidates are evaluated in batches: any objective, any contention. Every row draws from its own
+state, so the result does not depend on how rows are spread over threads.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+RANK_GAP = 1024
+"""Distance between neighbouring ranks, so that an op can be put between two others."""
+
+
+@njit(cache=True, nogil=True)
+def _uniform(s):
+    """Return a float in [0, 1) and advance the state (combined Tausworthe, L'Ecuyer 1996)."""
+    s[0] = (((s[0] & 4294967294) << 12) & 4294967295) ^ ((((s[0] << 13) & 4294967295) ^ s[0]) >> 19)
+    s[1] = (((s[1] & 4294967288) << 4) & 4294967295) ^ ((((s[1] << 2) & 4294967295) ^ s[1]) >> 25)
+    s[2] = (((s[2] & 4294967280) << 17) & 4294967295) ^ ((((s[2] << 3) & 4294967295) ^ s[2]) >> 11)
+    return (s[0] ^ s[1] ^ s[2]) * 2.3283064365386963e-10  # 2^-32
+
+
+@njit(cache=True, nogil=True)
+def _below(s, count):
+    return int(_uniform(s) * count)
+
+
+@njit(cache=True, nogil=True)
+def _neighbour(g, s, op):
+    """Return a random op that shares a tensor with `op`, -1 if there is none."""
+    ins = g.pred_ptr[op + 1] - g.pred_ptr[op]
+    outs = g.edge_ptr[op + 1] - g.edge_ptr[op]
+    if ins + outs == 0:
+        return -1
+    pick = _below(s, ins + outs)
+    return g.pred_op[g.pred_ptr[op] + pick] if pick < ins else g.edge_op[g.edge_ptr[op] + pick - ins]
+
+
+@njit(cache=True, nogil=True)
+def _try(g, home, used, unit, d):
+    """Move a unit to device d if it may run there and fits; return whether it moved."""
+    old = home[unit]
+    if old == d or not g.allowed[unit, d] or used[d] + g.unit_bytes[unit] > g.capacity[d]:
+        return False
+    home[unit] = d
+    used[old] -= g.unit_bytes[unit]
+    used[d] += g.unit_bytes[unit]
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _spread(g, home, used, s, op, d, room, together, queue, seen):
+    """Move a connected cluster of up to `room` ops around `op` to device d; return the number of units moved."""
+    origin = home[g.unit[op]]
+    threshold = 0
+    other = _neighbour(g, s, op)
+    if other >= 0 and _uniform(s) < 0.7:
+        # Edges lighter than a random one of the first op are not followed.
+        for e in range(g.edge_ptr[op], g.edge_ptr[op + 1]):
+            if g.edge_op[e] == other:
+                threshold = g.weight[g.edge_tensor[e]]
+        for e in range(g.pred_ptr[op], g.pred_ptr[op + 1]):
+            if g.pred_op[e] == other:
+                threshold = g.weight[g.pred_tensor[e]]
+    queue[0] = op
+    seen[op] = True
+    filled, at, moved = 1, 0, 0
+    while at < filled:
+        pick = at + _below(s, filled - at)
+        x = queue[pick]
+        queue[pick] = queue[at]
+        queue[at] = x
+        at += 1
+        for side in range(2):
+            pointer = g.edge_ptr if side == 0 else g.pred_ptr
+            ops = g.edge_op if side == 0 else g.pred_op
+            tensors = g.edge_tensor if side == 0 else g.pred_tensor
+            for e in range(pointer[x], pointer[x + 1]):
+                y = ops[e]
+                if filled < room and not seen[y] and g.weight[tensors[e]] >= threshold:
+                    if not together or home[g.unit[y]] == origin:
+                        seen[y] = True
+                        queue[filled] = y
+                        filled += 1
+    for i in range(filled):
+        seen[queue[i]] = False
+        if _try(g, home, used, g.unit[queue[i]], d):
+            moved += 1
+    return moved
+
+
+@njit(cache=True, nogil=True)
+def mutate(g, homes, ranks, states, strength):
+    """Change each row in place by `strength` random moves of units, or of ranks where `ranks` has columns.
+
+    Moves: one unit to any device or to a neighbour's, a cluster likewise, two units exchanged, an op put right
+    before or behind another one in rank. Rows stay compatible and within static capacities if they were.
+
+    Parameters
+    ----------
+    homes : device of each unit, shape (rows, num_units).
+    ranks : multiples of RANK_GAP at first, shape (rows, num_ops); (rows, 0) where order does not matter.
+    states : random states, shape (rows, 3), advanced.
+    """
+    n, k = g.compute.shape
+    queue = np.empty(n, np.int64)
+    seen = np.zeros(n, np.bool_)
+    used = np.empty(k, np.int64)
+    ordered = ranks.shape[1] > 0
+    for row in range(homes.shape[0]):
+        home, s = homes[row], states[row]
+        used[:] = 0
+        for unit in range(home.shape[0]):
+            used[home[unit]] += g.unit_bytes[unit]
+        for _ in range(strength):
+            for _attempt in range(8):
+                op = _below(s, n)
+                pick = _uniform(s)
+                if ordered and n > 1 and (pick < 0.2 or k == 1):
+                    other = (op + 1 + _below(s, n - 1)) % n
+                    for _try_again in range(4):
+                        if home[g.unit[other]] == home[g.unit[op]]:
+                            break
+                        other = (op + 1 + _below(s, n - 1)) % n
+                    ranks[row, op] = ranks[row, other] + (1 if _uniform(s) < 0.5 else -1)
+                    break
+                if k == 1:
+                    break
+                origin = home[g.unit[op]]
+                d = (origin + 1 + _below(s, k - 1)) % k
+                neighbour = _neighbour(g, s, op)
+                if neighbour >= 0 and _uniform(s) < 0.5 and home[g.unit[neighbour]] != origin:
+                    d = home[g.unit[neighbour]]
+                if pick < 0.45:
+                    if _try(g, home, used, g.unit[op], d):
+                        break
+                elif pick < 0.6:
+                    other = g.unit[_below(s, n)]
+                    to = home[other]
+                    if to != origin and g.allowed[other, origin] and g.allowed[g.unit[op], to]:
+                        # Room for one may only appear when the other has left.
+                        a, b = g.unit_bytes[g.unit[op]], g.unit_bytes[other]
+                        if used[to] - b + a <= g.capacity[to] and used[origin] - a + b <= g.capacity[origin]:
+                            home[other], home[g.unit[op]] = origin, to
+                            used[to] += a - b
+                            used[origin] += b - a
+                            break
+                else:
+                    room = int(2.0 * np.exp(_uniform(s) * np.log(max(1.5, n / k))))
+                    if _spread(g, home, used, s, op, d, room, pick < 0.85, queue, seen) > 0:
+                        break
+
+
+@njit(cache=True, nogil=True)
+def fit(g, homes, states):
+    """Move units off overfull devices, in place and at random; return which rows fit in the end."""
+    k = g.compute.shape[1]
+    good = np.ones(homes.shape[0], np.bool_)
+    used = np.empty(k, np.int64)
+    for row in range(homes.shape[0]):
+        home, s = homes[row], states[row]
+        used[:] = 0
+        for unit in range(home.shape[0]):
+            used[home[unit]] += g.unit_bytes[unit]
+        count = home.shape[0]
+        first = _below(s, count)
+        for i in range(count):
+            unit = (first + i) % count
+            old = home[unit]
+            if used[old] > g.capacity[old] and g.unit_bytes[unit] > 0:
+                shift = _below(s, k)
+                for j in range(k):
+                    if _try(g, home, used, unit, (shift + j) % k):
+                        break
+        for d in range(k):
+            if used[d] > g.capacity[d]:
+                good[row] = False
+    return good
+
+
+@njit(cache=True, nogil=True)
+def sample(labels, cumulative, states, out):
+    """Draw the device of every group from its distribution, for every row.
+
+    Parameters
+    ----------
+    labels : group of each op, shape (num_ops,).
+    cumulative : cumulative probabilities, last column 1, shape (num_groups, num_devices).
+    states : random states, shape (rows, 3), advanced.
+    out : device of every op, shape (rows, num_ops), filled.
+
+    Returns
+    -------
+    Device of every group, shape (rows, num_groups).
+    """
+    groups, k = cumulative.shape
+    drawn = np.empty((out.shape[0], groups), np.int32)
+    for row in range(out.shape[0]):
+        s = states[row]
+        for group in range(groups):
+            u = _uniform(s)
+            d = 0
+            while d + 1 < k and cumulative[group, d] <= u:
+                d += 1
+            drawn[row, group] = d
+        for op in range(labels.shape[0]):
+            out[row, op] = drawn[row, labels[op]]
+    return drawn
+
+
+@njit(cache=True, nogil=True)
+def frequencies(drawn, k):
+    """Share of the rows that put each group on each device, shape (num_groups, num_devices)."""
+    rows, groups = drawn.shape
+    table = np.zeros((groups, k))
+    for row in range(rows):
+        for group in range(groups):
+            table[group, drawn[row, group]] += 1.0 / rows
+    return table
+
+
+@njit(cache=True, nogil=True)
+def surrogate_gradient(logits, old, drawn, advantage, clip, entropy_weight):
+    """Gradient of the clipped surrogate plus entropy at `logits`, shape (num_groups, num_devices).
+
+    With pi_g = softmax(logits_g) and ratio r_g = pi_g(a) / old_g(a) of one group in one row, the surrogate is
+    the mean over rows of sum_g min(r_g A, clip(r_g, 1 - clip, 1 + clip) A); its gradient through one row and
+    group is r_g A (onehot(a) - pi_g) where the ratio is not clipped, else 0. The entropy's is
+    -pi_g (log pi_g + H_g). Impossible devices have logit -inf.
+    """
+    groups, k = logits.shape
+    rows = drawn.shape[0]
+    gradient = np.zeros((groups, k))
+    pi = np.empty(k)
+    for group in range(groups):
+        top = logits[group].max()
+        total = 0.0
+        for d in range(k):
+            pi[d] = np.exp(logits[group, d] - top)
+            total += pi[d]
+        entropy = 0.0
+        for d in range(k):
+            pi[d] /= total
+            if pi[d] > 0.0:
+                entropy -= pi[d] * np.log(pi[d])
+        for row in range(rows):
+            a = drawn[row, group]
+            ratio = pi[a] / old[group, a]
+            gain = advantage[row]
+            if (gain > 0.0 and ratio > 1.0 + clip) or (gain < 0.0 and ratio < 1.0 - clip):
+                continue
+            push = ratio * gain / rows
+            for d in range(k):
+                gradient[group, d] -= push * pi[d]
+            gradient[group, a] += push
+        for d in range(k):
+            if pi[d] > 0.0:
+                gradient[group, d] -= entropy_weight * pi[d] * (np.log(pi[d]) + entropy)
+    return gradient

@@ -1,0 +1,223 @@
+"""What the searches share: units of ops, arrays for kernels, orders, random and repaired starts, groups of units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.arrays import frozen
+from placeopt.errors import InfeasiblePlacementError
+from placeopt.evaluation import best_queue, evaluate
+from placeopt.solution import Placement
+from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.repair import repair
+from placeopt.solvers.search.walk import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from placeopt.problem import PlacementProblem
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The placements of a problem: one device per *unit* (ops that must share one), one order of the ops."""
+
+    problem: PlacementProblem
+
+    @cached_property
+    def view(self) -> View:
+        """The heuristics' view: units, mean costs, upward ranks."""
+        return View(self.problem)
+
+    @property
+    def num_units(self) -> int:
+        """Number of units."""
+        return len(self.view.units.bytes)
+
+    @cached_property
+    def unit_ops(self) -> tuple[Ints, Ints]:
+        """(pointer, op): the ops of each unit."""
+        unit = self.view.units.unit
+        order = np.argsort(unit, kind="stable")
+        pointer = np.searchsorted(unit[order], np.arange(self.num_units + 1))
+        return frozen(pointer.astype(np.int64)), frozen(order.astype(np.int64))
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The arrays that the compiled walks and moves read."""
+        problem, units = self.problem, self.view.units
+        edge_ptr, edge_op, edge_tensor = problem.successors
+        pred_ptr, pred_op, pred_tensor = problem.predecessors
+        return Graph(
+            compute=problem.compute,
+            edge_ptr=edge_ptr,
+            edge_op=edge_op,
+            edge_tensor=edge_tensor,
+            pred_ptr=pred_ptr,
+            pred_op=pred_op,
+            pred_tensor=pred_tensor,
+            transfer=problem.transfer,
+            link_class=problem.link_class,
+            weight=frozen(np.rint(self.tensor_weight).astype(np.int64)),
+            unit=units.unit,
+            unit_ptr=self.unit_ops[0],
+            unit_op=self.unit_ops[1],
+            allowed=units.allowed,
+            unit_bytes=units.bytes,
+            capacity=problem.capacity,
+        )
+
+    @cached_property
+    def tensor_weight(self) -> NDArray[np.float64]:
+        """Mean ticks that each tensor costs between two devices, or to and from host memory (period)."""
+        problem = self.problem
+        if problem.objective == "period":
+            from placeopt.period import io_ticks
+
+            return io_ticks(problem).mean(axis=1, dtype=np.float64) if problem.num_tensors else np.zeros(0)
+        return self.view.mean_transfer
+
+    @cached_property
+    def sequence(self) -> Ints:
+        """Ops by decreasing upward rank: a topological order."""
+        level, _ = self.view.upward_rank()
+        order = np.lexsort((self.view.position, -level)).astype(np.int64)
+        return frozen(self.topological(order))
+
+    @cached_property
+    def rank(self) -> Ints:
+        """Place of each op in `sequence`."""
+        return frozen(View.inverse(self.sequence))
+
+    @cached_property
+    def mean_load(self) -> float:
+        """Ticks of work per device, on mean devices: the scale of temperatures."""
+        return max(1.0, float(self.view.mean_compute.sum()) / self.problem.num_devices)
+
+    def topological(self, order: Ints) -> Ints:
+        """Return `order` changed so that producers precede consumers: always the earliest op that is free."""
+        from placeopt.solvers.heuristics.kernels import priority_list
+
+        return np.asarray(priority_list(self.view.graph, View.inverse(order)), dtype=np.int64)
+
+    def sequence_of(self, placement: Placement) -> Ints:
+        """Ops in the order in which the fastest execution of the placement starts them (topological)."""
+        try:
+            _, queue = best_queue(self.problem, placement)
+            plan = evaluate(self.problem, placement, queue, check=False)
+        except InfeasiblePlacementError:
+            return self.sequence
+        return self.topological(np.lexsort((self.view.position, plan.finish, plan.start)).astype(np.int64))
+
+    def homes_of(self, device: Ints) -> Ints:
+        """Device of each unit."""
+        return self.view.unit_device(device)
+
+    def devices_of(self, homes: Ints) -> Ints:
+        """Device of each op, for one or many rows of homes."""
+        return np.asarray(homes)[..., self.view.units.unit]
+
+    def feasible(self, devices: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether each row respects compatibility, colocation and static capacities."""
+        problem = self.problem
+        homes = np.stack([self.homes_of(row) for row in devices])
+        good = (self.devices_of(homes) == devices).all(axis=1)
+        inside = ((homes >= 0) & (homes < problem.num_devices)).all(axis=1)
+        safe = np.clip(homes, 0, problem.num_devices - 1)
+        good &= inside & self.view.units.allowed[np.arange(self.num_units), safe].all(axis=1)
+        for row, home in enumerate(safe):
+            used = np.zeros(problem.num_devices, dtype=np.int64)
+            np.add.at(used, home, self.view.units.bytes)
+            good[row] &= bool((used <= problem.capacity).all())
+        return np.asarray(good)
+
+    def repaired(self, homes: Ints) -> Ints | None:
+        """Return homes that fit, close to `homes`; None if no way was found."""
+        fitted = repair(self.view.units, homes, self.view.unit_work)
+        return self.view.packing if fitted is None else fitted
+
+    def random_homes(self, rng: np.random.Generator) -> Ints | None:
+        """Return an allowed device per unit, uniform before repair; None if nothing was found that fits."""
+        allowed = self.view.units.allowed
+        pick = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
+        return self.repaired(pick.astype(np.int64))
+
+    def chunk_homes(self) -> Ints | None:
+        """Contiguous chunks of the topological order with equal work, one per device, repaired to fit."""
+        problem = self.problem
+        work = self.view.mean_compute[problem.topological_order]
+        middle = np.cumsum(work) - work / 2
+        chunk = (middle / max(work.sum(), 1e-30) * problem.num_devices).astype(np.int64)
+        device = np.empty(problem.num_ops, dtype=np.int64)
+        device[problem.topological_order] = np.minimum(chunk, problem.num_devices - 1)
+        return self.repaired(self.homes_of(device))
+
+    def groups(self, count: int) -> Ints:
+        """Label of each unit, at most about `count` labels, by merging along the heaviest edges.
+
+        Edges are taken by decreasing transfer time (ties in order of the tensors); two groups merge unless the
+        result would do more than half a device's share of the work, need more bytes than a device has, or have
+        no device that runs all. Groups left over are then merged along the topological order.
+        """
+        units, problem = self.view.units, self.problem
+        allowed = units.allowed.copy()
+        work = np.bincount(units.unit, weights=self.view.mean_compute, minlength=self.num_units)
+        size = units.bytes.astype(np.float64)
+        # Below 2 * work / count nothing could reach the wanted number.
+        cap = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))
+        parent = np.arange(self.num_units)
+        left = self.num_units
+
+        def find(x: int) -> int:
+            while parent[x] != x:
+                parent[x] = parent[parent[x]]
+                x = int(parent[x])
+            return x
+
+        def merge(a: int, b: int) -> bool:
+            a, b = sorted((find(a), find(b)))
+            both = allowed[a] & allowed[b]
+            if a == b or work[a] + work[b] > cap or not (both & (problem.capacity >= size[a] + size[b])).any():
+                return False
+            parent[b] = a
+            allowed[a], work[a], size[a] = both, work[a] + work[b], size[a] + size[b]
+            return True
+
+        source = units.unit[problem.producer[problem.edge_tensor]] if problem.num_edges else np.zeros(0, np.int64)
+        target = units.unit[problem.consumer] if problem.num_edges else source
+        weight = self.tensor_weight[problem.edge_tensor] if problem.num_edges else np.zeros(0)
+        for e in np.lexsort((np.arange(len(weight)), -weight)):
+            if left <= count:
+                break
+            left -= merge(int(source[e]), int(target[e]))
+        order = list(dict.fromkeys(units.unit[problem.topological_order].tolist()))
+        for reach in (1, 2, 4, 8):
+            for a, b in zip(order, order[reach:], strict=False):
+                if left <= count:
+                    break
+                left -= merge(a, b)
+        roots = [find(x) for x in range(self.num_units)]
+        number = {root: i for i, root in enumerate(dict.fromkeys(roots))}
+        return np.array([number[root] for root in roots], dtype=np.int64)
+
+
+def ranked(device: Ints, start: Ints, finish: Ints, position: Ints) -> Placement:
+    """Return the placement whose `planned` execution runs every device's ops by start."""
+    return Placement.from_starts(device, start, np.lexsort((position, finish)))
+
+
+def distinct(placements: Iterable[Placement]) -> list[Placement]:
+    """Drop placements that occurred before."""
+    kept: list[Placement] = []
+    for placement in placements:
+        if not any(placement == other for other in kept):
+            kept.append(placement)
+    return kept
