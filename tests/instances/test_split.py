@@ -50,7 +50,7 @@ def test_flops_of_the_pieces_add_up(dimension):
 
 
 def test_batch_split_scatters_and_gathers():
-    """b cut by batch in two: each piece gets half of a's output and sends half of its own to c; weights are copied."""
+    """B cut by batch in two: each piece gets half of a's output and sends half of its own to c; weights are copied."""
     graph = split(_network(), {"b": 2}).graph
     assert _traffic(graph) == {
         ("a", "b#0"): 8 * 12 * 2, ("a", "b#1"): 8 * 12 * 2, ("b#0", "c"): 8 * 20 * 2, ("b#1", "c"): 8 * 20 * 2,
@@ -59,7 +59,7 @@ def test_batch_split_scatters_and_gathers():
 
 
 def test_output_split_broadcasts_and_gathers():
-    """b cut by output: each piece gets all of a's output (one tensor), has half the weights, sends half."""
+    """B cut by output: each piece gets all of a's output (one tensor), has half the weights, sends half."""
     graph = split(_network(), {"b": 2}, "output").graph
     assert _traffic(graph) == {
         ("a", "b#0"): 8 * 12 * 4, ("a", "b#1"): 8 * 12 * 4, ("b#0", "c"): 8 * 20 * 2, ("b#1", "c"): 8 * 20 * 2,
@@ -69,7 +69,7 @@ def test_output_split_broadcasts_and_gathers():
 
 
 def test_inner_split_reduces_partial_sums():
-    """b cut by inner: half the input each, and two reductions of half the output each, fed by both pieces."""
+    """B cut by inner: half the input each, and two reductions of half the output each, fed by both pieces."""
     result = split(_network(), {"b": 2}, "inner")
     half = 8 * 20 * 2
     assert _traffic(result.graph) == {

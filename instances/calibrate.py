@@ -1,0 +1,322 @@
+"""Calibration: fit the constants of the cost model to measured times.
+
+The cost model (cost_model.py) says that an op takes
+
+    t(f, b) = overhead + max(f / peak, b / bandwidth)
+
+seconds for f flops and b bytes moved, and a transfer of b bytes latency + b / bandwidth. `fit_device` and
+`fit_link` find the constants that explain measured times best: the logarithm of predicted over measured
+time is the residual, so that a microsecond op counts as much as a second-long one, and noise is a factor. The
+logarithms of the constants are fitted by least squares with a robust loss (scipy, trust region), from
+several starting points because of the maximum; a first pass with the soft L1 loss, a second with the Cauchy loss at
+the scale of the median deviation, so that outliers (a page fault, another process) hardly pull.
+
+A constant that no measurement depends on is not known: the report says so, and gives the value that just
+does not matter (peak and bandwidth as large, overhead as small as the data tell).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.arrays import UNLIMITED, frozen, to_ticks
+from placeopt.cluster import Device, Link
+from placeopt.errors import InputError
+from placeopt.graph import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from placeopt.graph import OpGraph
+
+_UNITS = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "microseconds": 1e-6, "ns": 1e-9}
+_SHARE = 0.05
+"""A constant is known if it makes up this share of the predicted time of at least two measurements."""
+MAX_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class FitReport:
+    """How well the fitted constants explain the measurements.
+
+    Attributes
+    ----------
+    residual : predicted over measured time, minus 1, by measurement.
+    outlier : measurements further off than 4 robust standard deviations and 1 %.
+    median_error, p90_error : quantiles of |residual| over all measurements.
+    standard_error : relative standard error by constant, NaN where it is not known.
+    known : whether the measurements determine the constant.
+    message : one line about what is not known; usually empty.
+    """
+
+    residual: NDArray[np.float64]  # (num_measurements,)
+    outlier: NDArray[np.bool_]  # (num_measurements,)
+    median_error: float
+    p90_error: float
+    standard_error: dict[str, float]
+    known: dict[str, bool]
+    message: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceFit:
+    """A device with fitted constants, and the report of the fit."""
+
+    device: Device
+    report: FitReport
+
+
+@dataclass(frozen=True, eq=False)
+class LinkFit:
+    """A link with fitted constants, and the report of the fit."""
+
+    link: Link
+    report: FitReport
+
+
+def fit_device(
+    flops: ArrayLike,
+    bytes_moved: ArrayLike,
+    seconds: ArrayLike,
+    *,
+    kind: str = "fitted",
+    family: str = "gpu",
+    name: str = "",
+    memory: int = UNLIMITED,
+) -> DeviceFit:
+    """Fit peak flop/s, memory bandwidth and launch overhead to measured op times.
+
+    Parameters
+    ----------
+    flops, bytes_moved, seconds : one entry per measurement; at least four.
+    kind, family, name, memory : the other fields of the device.
+
+    Raises
+    ------
+    InputError
+        If there are too few measurements, or one is negative, not finite or takes no time.
+    """
+    f, b = _column(flops, "flops"), _column(bytes_moved, "bytes_moved")
+    t = _times(seconds, len(f), least=4)
+    if len(b) != len(f):
+        raise InputError(f"bytes_moved: expected {len(f)} values, one per measurement, received {len(b)}")
+
+    def parts(log_constants: NDArray[np.float64]) -> NDArray[np.float64]:
+        peak, bandwidth, overhead = np.exp(log_constants)
+        compute, move = f / peak, b / bandwidth
+        return np.stack([np.where(compute >= move, compute, 0), np.where(move > compute, move, 0), np.full(len(f), overhead)])
+
+    top_f, top_b = _rate(f, t), _rate(b, t)
+    small = float(t.min())
+    starts = [np.log([top_f * x, top_b * y, small * z])
+              for x in (0.5, 2.0) for y in (0.5, 2.0) for z in (0.1, 0.9)]  # fmt: skip
+    names = ("peak_flops", "memory_bandwidth", "launch_overhead")
+    constants, report = _fit(parts, starts, t, names)
+    peak, bandwidth, overhead = constants
+    # a limit that never binds: the smallest value that leaves every time as it is
+    slack = np.maximum(t - overhead, 1e-3 * t)
+    if not report.known["peak_flops"]:
+        peak = max(peak, _rate(f, slack))
+    if not report.known["memory_bandwidth"]:
+        bandwidth = max(bandwidth, _rate(b, slack))
+    if not report.known["launch_overhead"]:
+        overhead = 0.0
+    device = Device(name or kind, kind, family, float(peak), float(bandwidth), memory, float(overhead))
+    return DeviceFit(device, report)
+
+
+def fit_link(size: ArrayLike, seconds: ArrayLike, *, name: str = "fitted") -> LinkFit:
+    """Fit latency and bandwidth to measured transfer times.
+
+    Parameters
+    ----------
+    size, seconds : bytes and time of each measurement; at least three.
+
+    Raises
+    ------
+    InputError
+        If there are too few measurements, or one is negative, not finite or takes no time.
+    """
+    b = _column(size, "size")
+    t = _times(seconds, len(b), least=3)
+
+    def parts(log_constants: NDArray[np.float64]) -> NDArray[np.float64]:
+        latency, bandwidth = np.exp(log_constants)
+        return np.stack([np.full(len(b), latency), b / bandwidth])
+
+    small, top = float(t.min()), _rate(b, t)
+    starts = [np.log([small * x, top * y]) for x in (0.01, 0.5, 0.95) for y in (0.5, 1.0, 3.0)]
+    constants, report = _fit(parts, starts, t, ("latency", "bandwidth"))
+    latency, bandwidth = constants
+    if not report.known["latency"]:
+        latency = 0.0
+    if not report.known["bandwidth"]:
+        bandwidth = max(bandwidth, top)
+    return LinkFit(Link(name, float(latency), float(bandwidth)), report)
+
+
+def read_measurements(path: str | Path) -> dict[str, NDArray[np.float64]]:
+    """Read a CSV of measurements: numeric columns by name, times converted to the column "seconds".
+
+    The header needs a time column (seconds, ms, us or ns) and "bytes" (or "bytes_moved"); measurements of ops
+    also "flops". Other columns (names, types) are ignored.
+
+    Raises
+    ------
+    InputError
+        If a column is missing or a value is not a number; the message names the line.
+    """
+    path = Path(path)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return _read_rows(csv.reader(file), path.name)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"measurements '{path}': cannot be read as CSV ({error})") from None
+
+
+def with_measured_times(graph: OpGraph, seconds: Mapping[str, float], kind: str = "*") -> OpGraph:
+    """Return the graph with measured times for a kind of device; ops that are not named keep what they have.
+
+    Parameters
+    ----------
+    seconds : time by op name.
+    kind : column of `measured_kinds` to fill: a kind ("A100"), a family ("gpu") or "*".
+    """
+    index = {name: op for op, name in enumerate(graph.op_names)}
+    for name in seconds:
+        if name not in index:
+            raise InputError(f"measured times: graph '{graph.name}' has no op '{name}'")
+    kinds = graph.measured_kinds
+    measured = graph.measured.copy()
+    if kind not in kinds:
+        kinds = (*kinds, kind)
+        measured = np.concatenate([measured, np.full((graph.num_ops, 1), UNKNOWN)], axis=1)
+    ops = [index[name] for name in seconds]
+    measured[ops, kinds.index(kind)] = to_ticks(list(seconds.values()), graph.tick_seconds, "measured time")
+    return replace(graph, measured_kinds=kinds, measured=measured)
+
+
+# --- fitting -------------------------------------------------------------------------------------------
+
+
+def _fit(parts: Callable[[NDArray[np.float64]], NDArray[np.float64]], starts: list[NDArray[np.float64]],
+         t: NDArray[np.float64], names: tuple[str, ...]) -> tuple[NDArray[np.float64], FitReport]:  # fmt: skip
+    """Minimise the robust squared logarithm of predicted over measured time.
+
+    `parts` returns the contribution of every constant to every predicted time, which is their sum.
+    """
+    from scipy.optimize import least_squares
+
+    log_t = np.log(t)
+
+    def residual(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.log(np.maximum(parts(x).sum(axis=0), 1e-300)) - log_t
+
+    first = min((least_squares(residual, x, loss="soft_l1", f_scale=0.1, max_nfev=200) for x in starts),
+                key=lambda result: float(result.cost))  # fmt: skip
+    scale = max(1.4826 * float(np.median(np.abs(first.fun))), 1e-6)
+    final = least_squares(residual, first.x, loss="cauchy", f_scale=2 * scale, max_nfev=400)
+    x, off = final.x, final.fun
+    scale = max(1.4826 * float(np.median(np.abs(off))), 1e-6)
+    outlier = np.abs(off) > max(4 * scale, 0.01)
+    share = parts(x) / parts(x).sum(axis=0)
+    known = {name: int((share[i, ~outlier] > _SHARE).sum()) >= 2 for i, name in enumerate(names)}
+    errors = _standard_errors(residual, x, ~outlier, [known[name] for name in names])
+    relative = np.abs(np.expm1(off))
+    missing = [name for name in names if not known[name]]
+    message = f"the measurements do not determine {', '.join(missing)}" if missing else ""
+    report = FitReport(
+        residual=frozen(np.expm1(off)),
+        outlier=frozen(outlier),
+        median_error=float(np.median(relative)),
+        p90_error=float(np.quantile(relative, 0.9)),
+        standard_error=dict(zip(names, errors, strict=True)),
+        known=known,
+        message=message,
+    )
+    return np.exp(x), report
+
+
+def _standard_errors(residual: Callable[[NDArray[np.float64]], NDArray[np.float64]], x: NDArray[np.float64],
+                     used: NDArray[np.bool_], known: list[bool]) -> list[float]:  # fmt: skip
+    """Relative standard errors from the curvature at the optimum, without the outliers."""
+    step = 1e-5
+    base = residual(x)[used]
+    columns = [i for i, flag in enumerate(known) if flag]
+    slopes = []
+    for i in columns:
+        moved = x.copy()
+        moved[i] += step
+        slopes.append((residual(moved)[used] - base) / step)
+    errors = [math.nan] * len(x)
+    freedom = int(used.sum()) - len(columns)
+    if columns and freedom > 0:
+        matrix = np.stack(slopes, axis=1)
+        covariance = np.linalg.pinv(matrix.T @ matrix) * float(base @ base) / freedom
+        for position, i in enumerate(columns):
+            errors[i] = float(np.sqrt(max(0.0, covariance[position, position])))
+    return errors
+
+
+def _rate(amount: NDArray[np.float64], t: NDArray[np.float64]) -> float:
+    """Return the largest amount per second seen; 1 where nothing was moved."""
+    return float((amount / t).max()) or 1.0
+
+
+def _column(values: ArrayLike, what: str) -> NDArray[np.float64]:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1:
+        raise InputError(f"{what}: expected a list of numbers, received {array.ndim} dimensions")
+    if not np.isfinite(array).all() or (array < 0).any():
+        raise InputError(f"{what}: expected finite numbers >= 0")
+    return array
+
+
+def _times(values: ArrayLike, count: int, least: int) -> NDArray[np.float64]:
+    array = _column(values, "seconds")
+    if len(array) != count:
+        raise InputError(f"seconds: expected {count} values, one per measurement, received {len(array)}")
+    if count < least:
+        raise InputError(f"calibration needs at least {least} measurements, received {count}")
+    if (array == 0).any():
+        raise InputError(f"seconds[{int((array == 0).argmax())}]: expected a time above 0; leave ops out that take none")
+    return array
+
+
+# --- CSV -----------------------------------------------------------------------------------------------
+
+
+def _read_rows(reader: Iterator[list[str]], where: str) -> dict[str, NDArray[np.float64]]:
+    header = [cell.strip().lower() for cell in next(reader, [])]
+    wanted: dict[str, tuple[int, float]] = {}
+    for position, cell in enumerate(header):
+        if cell in _UNITS:
+            wanted["seconds"] = (position, _UNITS[cell])
+        elif cell in ("bytes", "bytes_moved"):
+            wanted["bytes"] = (position, 1.0)
+        elif cell == "flops":
+            wanted["flops"] = (position, 1.0)
+    for key, names in (("seconds", "seconds, ms, us or ns"), ("bytes", "bytes")):
+        if key not in wanted:
+            raise InputError(f"measurements '{where}': expected a column {names}, received {', '.join(header) or 'nothing'}")
+    columns: dict[str, list[float]] = {key: [] for key in wanted}
+    for line, row in enumerate(reader, start=2):
+        if not row:
+            continue
+        if line > MAX_ROWS:
+            raise InputError(f"measurements '{where}': more than {MAX_ROWS} lines; fit to a sample")
+        for key, (position, unit) in wanted.items():
+            try:
+                columns[key].append(float(row[position]) * unit)
+            except (ValueError, IndexError):
+                cell = row[position] if position < len(row) else "nothing"
+                raise InputError(f"measurements '{where}' line {line}: expected a number for {key}, received '{cell}'") from None
+    return {key: np.array(values) for key, values in columns.items()}

@@ -1,0 +1,159 @@
+"""Calibration: known constants come back from noisy synthetic measurements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from placeopt.cluster import Device
+from placeopt.cost_model import op_ticks
+from placeopt.errors import InputError
+from placeopt.graph import UNKNOWN
+from placeopt.instances.calibrate import fit_device, fit_link, read_measurements, with_measured_times
+from placeopt.instances.generators import generate
+
+TRUE = Device("d", "d", "gpu", peak_flops=1.2e13, memory_bandwidth=7e11, launch_overhead=5e-6)
+
+
+def _measure(graph, noise, seed, device=TRUE):
+    """Return the times of the cost model itself, times a random factor."""
+    seconds = op_ticks(graph, device) * graph.tick_seconds
+    return seconds * np.exp(np.random.default_rng(seed).normal(0, noise, graph.num_ops))
+
+
+@pytest.mark.parametrize("name", ["resnet50?batch=16", "bert-base?batch=8"])
+@pytest.mark.parametrize(("noise", "tolerance"), [(0.0, 0.005), (0.05, 0.05)])
+def test_constants_come_back_from_a_models_ops(name, noise, tolerance):
+    """Peak, bandwidth and overhead are recovered from one run of a model, within the noise."""
+    graph = generate(name)
+    fit = fit_device(graph.flops, graph.bytes_moved, _measure(graph, noise, 1), kind="mine")
+    assert fit.device.peak_flops == pytest.approx(TRUE.peak_flops, rel=tolerance)
+    assert fit.device.memory_bandwidth == pytest.approx(TRUE.memory_bandwidth, rel=tolerance)
+    assert fit.device.launch_overhead == pytest.approx(TRUE.launch_overhead, rel=tolerance)
+    assert all(fit.report.known.values())
+    assert fit.report.median_error < max(0.002, noise)
+    assert fit.device.kind == "mine"
+
+
+def test_outliers_hardly_pull():
+    """One measurement in ten is five times too slow: the constants stay, the outliers are named."""
+    graph = generate("resnet50?batch=16")
+    seconds = _measure(graph, 0.03, 2)
+    slow = np.arange(0, graph.num_ops, 10)
+    seconds[slow] *= 5
+    fit = fit_device(graph.flops, graph.bytes_moved, seconds)
+    assert fit.device.peak_flops == pytest.approx(TRUE.peak_flops, rel=0.05)
+    assert fit.device.memory_bandwidth == pytest.approx(TRUE.memory_bandwidth, rel=0.05)
+    assert fit.device.launch_overhead == pytest.approx(TRUE.launch_overhead, rel=0.1)
+    assert fit.report.outlier[slow].all()
+    assert fit.report.outlier.sum() <= len(slow) + 3
+
+
+def test_standard_errors_cover_the_truth():
+    """Over 12 noisy repetitions the true constants are within 3 standard errors, which are near the noise."""
+    graph = generate("resnet50?batch=16")
+    inside = total = 0
+    for seed in range(12):
+        fit = fit_device(graph.flops, graph.bytes_moved, _measure(graph, 0.05, [3, seed]))
+        for key, error in fit.report.standard_error.items():
+            off = abs(np.log(getattr(fit.device, key) / getattr(TRUE, key)))
+            inside += off < 3 * error
+            total += 1
+            assert error < 0.05
+    assert inside >= 0.9 * total
+
+
+def test_residuals_are_relative_errors():
+    """The report's residuals are predicted over measured time minus one."""
+    graph = generate("squeezenet?batch=8")
+    seconds = _measure(graph, 0.1, 4)
+    fit = fit_device(graph.flops, graph.bytes_moved, seconds)
+    predicted = op_ticks(graph, fit.device) * graph.tick_seconds
+    assert fit.report.residual == pytest.approx(predicted / seconds - 1, abs=1e-3)
+
+
+def test_what_is_not_measured_is_said_to_be_unknown():
+    """Without a compute-bound op the peak is unknown: reported, and too large to matter."""
+    size = np.geomspace(1e5, 1e9, 30)
+    flops = size * np.random.default_rng(0).uniform(0.001, 5, 30)
+    seconds = 5e-6 + size / 7e11
+    fit = fit_device(flops, size, seconds)
+    assert not fit.report.known["peak_flops"]
+    assert "peak_flops" in fit.report.message
+    assert fit.device.memory_bandwidth == pytest.approx(7e11, rel=0.01)
+    predicted = fit.device.launch_overhead + np.maximum(flops / fit.device.peak_flops, size / fit.device.memory_bandwidth)
+    assert predicted == pytest.approx(seconds, rel=0.01)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_links_come_back(noise):
+    """Latency and bandwidth from transfers of 1 KB to 1 GB."""
+    size = np.tile(np.geomspace(1e3, 1e9, 25), 4)
+    seconds = (12e-6 + size / 2.2e10) * np.exp(np.random.default_rng(5).normal(0, noise, len(size)))
+    fit = fit_link(size, seconds, name="cable")
+    assert fit.link.latency == pytest.approx(12e-6, rel=0.005 + noise)
+    assert fit.link.bandwidth == pytest.approx(2.2e10, rel=0.005 + noise)
+    assert fit.link.name == "cable"
+    assert fit.report.message == ""
+
+
+def test_csv_in_any_unit(tmp_path):
+    """A CSV in milliseconds gives the same fit as the arrays."""
+    graph = generate("squeezenet?batch=8")
+    seconds = _measure(graph, 0.02, 6)
+    path = tmp_path / "ops.csv"
+    rows = zip(graph.op_names, graph.flops, graph.bytes_moved, seconds * 1e3, strict=True)
+    path.write_text("op,flops,bytes,ms\n" + "".join(f"{n},{f},{b},{float(t)!r}\n" for n, f, b, t in rows))
+    table = read_measurements(path)
+    assert table["seconds"] == pytest.approx(seconds)
+    fit = fit_device(table["flops"], table["bytes"], table["seconds"])
+    assert fit.device.peak_flops == pytest.approx(fit_device(graph.flops, graph.bytes_moved, seconds).device.peak_flops, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "expected a column"),
+        ("flops,bytes\n1,2\n", "seconds, ms, us or ns"),
+        ("bytes,seconds\n1,two\n", "line 2"),
+        ("bytes,seconds\n1,2\n3\n", "line 3"),
+        ("bytes,seconds\n1,\0\n", "line 2|CSV"),
+    ],
+)
+def test_malformed_csv_is_refused_in_one_line(tmp_path, text, words):
+    """Missing columns and values that are no numbers, with the line."""
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words) as error:
+        read_measurements(path)
+    assert "\n" not in str(error.value)
+
+
+def test_bad_measurements_are_refused():
+    """Too few, negative, not finite, no time, different lengths, no file."""
+    for flops, size, seconds, words in (
+        ([1, 2], [1, 2], [1, 2], "at least 4"),
+        ([1, 2, 3, -4], [1] * 4, [1] * 4, "flops"),
+        ([1] * 4, [1] * 4, [1, 2, 0, 4], "above 0"),
+        ([1] * 4, [1] * 4, [1, 2, np.nan, 4], "finite"),
+        ([1] * 4, [1] * 3, [1] * 4, "bytes_moved"),
+        ([1] * 4, [1] * 4, [1] * 3, "seconds"),
+    ):
+        with pytest.raises(InputError, match=words):
+            fit_device(flops, size, seconds)
+    with pytest.raises(InputError, match="at least 3"):
+        fit_link([1], [1])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_measurements("/nonexistent.csv")
+
+
+def test_measured_times_go_into_a_graph():
+    """Named ops get ticks in the column of the kind; the others stay unknown; a second kind adds a column."""
+    graph = generate("alexnet")
+    timed = with_measured_times(graph, {graph.op_names[2]: 3e-6}, "A100")
+    assert timed.measured_kinds == ("A100",)
+    assert timed.measured[:, 0].tolist() == [3000 if i == 2 else UNKNOWN for i in range(graph.num_ops)]
+    again = with_measured_times(timed, {graph.op_names[0]: 1e-6}, "cpu")
+    assert again.measured_kinds == ("A100", "cpu")
+    with pytest.raises(InputError, match="no op 'x'"):
+        with_measured_times(graph, {"x": 1.0})
