@@ -1,0 +1,255 @@
+"""The command line: JSON contracts, files, one line and exit code 2 for bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from placeopt.cli import main
+
+
+
+def run(capsys, *arguments):
+    """Return (exit code, stdout, stderr) of a command."""
+    with pytest.raises(SystemExit) as stop:
+        main([str(x) for x in arguments])
+    captured = capsys.readouterr()
+    return stop.value.code, captured.out, captured.err
+
+
+def run_json(capsys, *arguments):
+    """Return the JSON object that a command prints; nothing else may be on stdout."""
+    code, out, err = run(capsys, *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+@pytest.fixture
+def problem_file(tmp_path):
+    """A problem file with two devices, four ops and a capacity that is easily exceeded."""
+    from placeopt.problem import PlacementProblem
+    from placeopt.serialize import save
+
+    problem = PlacementProblem.from_edges(
+        [[5, 6], [7, 8], [9, 4], [3, -1]], [(0, 1, 2), (0, 2, 2), (1, 3, 2), (2, 3, 2)], name="four",
+        op_names=("a", "b", "c", "d"), device_names=("x", "y"), resident=[6, 6, 6, 6], capacity=[20, 20],
+    )  # fmt: skip
+    return save(problem, tmp_path / "four.json")
+
+
+def write(path, text):
+    """Write a file and return its path."""
+    path.write_text(text)
+    return path
+
+
+def placed(tmp_path, devices, name="p.csv", header="op,device"):
+    """Write a placement CSV by op name."""
+    return write(tmp_path / name, header + "\n" + "".join(f"{op},{d}\n" for op, d in zip("abcd", devices, strict=True)))
+
+
+def test_info_contract(capsys):
+    """`info --json` has the promised fields."""
+    data = run_json(capsys, "info", "gen:fork-join")
+    assert {"ops", "tensors", "edges", "depth", "width", "parameters", "flops", "unshaped_ops", "bounds"} <= set(data)
+    assert all(isinstance(value, int) for value in data["bounds"].values())
+
+
+def test_solve_contract_for_one_and_for_several(capsys, problem_file, tmp_path):
+    """One solver: the result object; several: `results` and `best`; files are written and can be evaluated."""
+    fields = {"problem", "solver", "objective", "value", "seconds", "lower_bound", "bound_method", "gap", "status",
+              "stop_reason", "evaluations", "runtime", "seed"}  # fmt: skip
+    one = run_json(capsys, "solve", problem_file, "--solver", "heft")
+    assert fields <= set(one)
+    out = tmp_path / "out"
+    many = run_json(capsys, "solve", problem_file, "-s", "heft,etf", "-s", "single-device", "--out", out)
+    assert len(many["results"]) == 3
+    best = many["results"][many["best"]]
+    assert fields <= set(best)
+    assert best["value"] == min(r["value"] for r in many["results"] if r["value"] is not None)
+    again = run_json(capsys, "evaluate", problem_file, out / "placement.json")
+    assert again["makespan"] == best["value"]
+    assert {"queue", "peak_memory", "busy"} <= set(again)
+    assert {"gantt.png", "trace.json", "placement.json", "result.json"} <= {p.name for p in out.iterdir()}
+    events = json.loads((out / "trace.json").read_text())["traceEvents"]
+    assert sum(e["ph"] == "X" and e["pid"] == 1 for e in events) == 4
+
+
+def test_bound_and_verify_contracts(capsys, problem_file, tmp_path):
+    """`bound` names value, method and all bounds; `verify` certifies a placement given by names."""
+    bound = run_json(capsys, "bound", problem_file, "--seconds", "1")
+    assert bound["bounds"][bound["method"]] == bound["value"]
+    data = run_json(capsys, "verify", problem_file, placed(tmp_path, "xxyx"), "--seconds", "5")
+    assert {"feasible", "violations", "value", "lower_bound", "gap", "status"} <= set(data)
+    assert data["feasible"]
+    assert data["lower_bound"] <= data["value"]
+
+
+def test_verify_lists_violations_and_exits_with_1(capsys, problem_file, tmp_path):
+    """A placement that breaks constraints: every violation in words, exit code 1."""
+    code, out, _ = run(capsys, "verify", problem_file, placed(tmp_path, "xxxx"))
+    assert code == 1
+    assert "capacity" in out
+    code, out, _ = run(capsys, "verify", problem_file, placed(tmp_path, "xxyy"), "--json")
+    assert code == 1
+    assert any("'d' cannot run" in line for line in json.loads(out)["violations"])
+
+
+def test_certificate_can_be_rechecked(capsys, problem_file, tmp_path):
+    """A written certificate holds when checked again, and does not for another placement."""
+    certificate = tmp_path / "certificate.json"
+    given = placed(tmp_path, "xxyx")
+    run(capsys, "verify", problem_file, given, "--seconds", "5", "--out", certificate)
+    code, out, _ = run(capsys, "verify", problem_file, given, "--recheck", certificate)
+    assert (code, "holds" in out) == (0, True)
+    code, out, _ = run(capsys, "verify", problem_file, placed(tmp_path, "xyxx", "q.csv"), "--recheck", certificate)
+    assert code == 1
+
+
+def test_lists(capsys):
+    """`solvers` and `clusters` list what the registry and the presets have."""
+    names = {row["name"] for row in run_json(capsys, "solvers")["solvers"]}
+    assert {"heft", "single-device", "edge-zeroing", "cp-sat"} <= names
+    assert "4xA100" in {row["name"] for row in run_json(capsys, "clusters")["clusters"]}
+    code, out, _ = run(capsys, "solvers")
+    assert code == 0
+    assert "heft" in out
+
+
+def test_plot_and_convert(capsys, problem_file, tmp_path):
+    """`plot` writes pictures and traces, `convert` a graph that reads back."""
+    given = placed(tmp_path, "xxyx")
+    for name in ("g.png", "g.svg", "g.json"):
+        assert run_json(capsys, "plot", problem_file, given, "--out", tmp_path / name)["file"].endswith(name)
+        assert (tmp_path / name).stat().st_size > 500
+    made = run_json(capsys, "convert", "gen:fork-join", tmp_path / "graph.json")
+    assert run_json(capsys, "info", tmp_path / "graph.json")["ops"] == made["ops"]
+
+
+BAD_PLACEMENTS = [
+    ("op,device\na,x\nb,x\nc,y\ne,x\n", "'e'"),
+    ("op,device\na,x\nb,x\nc,y\nd,z\n", "'z'"),
+    ("op,device\na,x\nb,x\nc,y\n", "'d'"),
+    ("operation,where\na,x\n", "header"),
+    ("op,device\na,x\na,y\nb,x\nc,y\nd,x\n", "'a'"),
+    ('{"problem": "four", "device": {"a": "x", ', "JSON"),
+    ('{"device": 7}', "device"),
+    ("", "empty"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), BAD_PLACEMENTS)
+@pytest.mark.parametrize("command", ["evaluate", "verify"])
+def test_bad_placement_files(capsys, problem_file, tmp_path, command, text, words):
+    """Every wrong placement file is one clear line and exit code 2."""
+    code, out, err = run(capsys, command, problem_file, write(tmp_path / "p.csv", text))
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_over_capacity_placement(capsys, problem_file, tmp_path):
+    """`evaluate` refuses a placement that does not fit, naming the device."""
+    code, _, err = run(capsys, "evaluate", problem_file, placed(tmp_path, "xxxx"))
+    assert code == 2
+    assert "'x' holds 24" in err
+
+
+BAD_GRAPHS = [
+    ("g.csv", "source,target,bytes\na,b,1\nb,a,1\n", "cycle"),
+    ("g.csv", "source,target,bytes\na,b,-5\n", "-5"),
+    ("g.csv", "source,target,bytes\na,b,nan\n", "nan"),
+    ("g.json", '{"format": "placeopt/opgraph", "version": 1, "na', "JSON"),
+    ("g.json", '{"format": "placeopt/opgraph", "version": 99}', "version"),
+    ("g.json", '{"format": "placeopt/opgraph", "version": 1, "name": "x", "ops": []}', ""),
+    ("g.onnx", "\x08\x07\x12\x07pytorch\x1a", "onnx"),
+    ("g.txt", "", "empty"),
+    ("g.bin", "\x00\x01\x02", "format"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "words"), BAD_GRAPHS)
+def test_bad_graphs(capsys, tmp_path, name, text, words):
+    """Cyclic, negative, NaN, truncated, empty and unknown graphs: one clear line, exit code 2."""
+    code, out, err = run(capsys, "info", write(tmp_path / name, text))
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert words.lower() in err.lower()
+
+
+def test_op_that_runs_nowhere(capsys, tmp_path):
+    """An op that no device supports is named."""
+    from placeopt.graph import UNSUPPORTED, OpGraph
+    from placeopt.serialize import save
+
+    graph = OpGraph.from_edges("g", ["a", "b"], [(0, 1)], measured_kinds=("*",), measured=[[5], [UNSUPPORTED]])
+    code, _, err = run(capsys, "solve", save(graph, tmp_path / "g.json"), "--cluster", "2xA100")
+    assert code == 2
+    assert "'b' cannot run on any device" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["solve", "gen:fork-join", "--cluster", "0xA100"], "expected 1"),
+        (["solve", "gen:fork-join", "--cluster", "4xA1000"], "did you mean"),
+        (["solve", "gen:fork-joint", "--cluster", "4xA100"], "fork-join"),
+        (["solve", "gen:fork-join?width=x", "--cluster", "4xA100"], "width"),
+        (["solve", "gen:fork-join"], "needs devices"),
+        (["solve", "gen:fork-join", "--cluster", "4xA100", "--solver", "heff"], "heff"),
+        (["solve", "gen:fork-join", "--cluster", "4xA100", "--solver", "heft", "--option", "speed=1"], "speed"),
+        (["solve", "gen:fork-join", "--cluster", "4xA100", "--seconds", "-1"], "seconds"),
+        (["solve", "gen:fork-join", "--cluster", "4xA100", "--objective", "beauty"], "objective"),
+        (["solve", "gen:fork-join", "--cluster", "4xA100", "--solver", "ideal-dp"], "accepts the objective"),
+        (["solve", "missing.onnx", "--cluster", "4xA100"], "missing.onnx"),
+        (["solve"], "Missing argument"),
+        (["solve", "onnx:inception_v1", "--dim", "N", "--cluster", "4xA100"], "NAME=VALUE"),
+        (["fly"], "No such command"),
+        (["info", "onnx:no_such_model"], "no_such_model"),
+    ],
+)
+def test_bad_arguments(capsys, arguments, words):
+    """A wrong option, name or number: one line that says what was expected, exit code 2."""
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_help_of_every_command_has_an_example(capsys):
+    """Every command explains itself with an example."""
+    from placeopt.cli.main import COMMANDS
+
+    for name, *_ in COMMANDS:
+        code, out, _ = run(capsys, name, "--help")
+        assert code == 0, name
+        assert "placeopt" in out, name
+        assert "xample" in out or "placeopt " + name in out, name
+
+
+def test_results_do_not_depend_on_the_hash_seed(tmp_path):
+    """Two hash seeds, same output (runtimes aside)."""
+    outputs = []
+    for seed in ("1", "2"):
+        command = [sys.executable, "-m", "placeopt", "solve", "gen:llama-block", "-c", "uniform:4", "--bound-seconds", "0",
+                   "-s", "heft,cpop,peft,etf,critical-path,edge-zeroing,dsc,m-sct,m-etf,m-topo,random", "--evaluations", "64",
+                   "--json"]  # fmt: skip
+        done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True, timeout=200)
+        rows = json.loads(done.stdout)["results"]
+        outputs.append([(r["solver"], r["value"], r["solution"]) for r in rows])
+    assert outputs[0] == outputs[1]
+
+
+def test_import_is_light():
+    """`import placeopt` loads neither numba, ortools, onnx nor matplotlib."""
+    code = "import sys, placeopt; print([m for m in ('numba', 'ortools', 'onnx', 'matplotlib', 'scipy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent)
+    assert done.stdout.strip() == "[]"
