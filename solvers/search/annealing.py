@@ -26,6 +26,8 @@ from placeopt.solvers.search.starts import check_start, starting_placements
 from placeopt.solvers.search.walker import Crew, Walker, random_states
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from placeopt.problem import PlacementProblem
     from placeopt.solution import Budget, Result
     from placeopt.solver import OnProgress
@@ -42,6 +44,10 @@ CHUNK_WORK = 400_000
 
 STEPS_PER_WALK = 10_000
 """With fewer evaluations than this for each of two walks, one does them all."""
+
+STEPS_PER_LANE = 400
+LANES = 8
+"""Lockstep: evaluations that justify another state, and the most states per walk."""
 
 
 @dataclass(frozen=True)
@@ -94,57 +100,81 @@ class Annealing:
         with objective.tracker:
             starts = starting_placements(objective, self.start, initial, rng)
             if starts and not objective.tracker.stop():
-                if objective.walkable:
-                    self._walk(objective, starts, rng)
-                else:
-                    self._lockstep(objective, starts, rng)
+                improve(objective, starts, rng, walks=self.walks, hot=self.hot, cold=self.cold)
         return objective.finish()
 
-    def _walk(self, objective: Objective, starts: list[Placement], rng: np.random.Generator) -> None:
-        """Walk in cycles; the walks meet at the best placement after each."""
-        tracker, space = objective.tracker, objective.space
-        walks = int(np.clip(tracker.evaluations_left // STEPS_PER_WALK, 1, self.walks))
-        begin = [starts[i % len(starts)] for i in range(walks)]
-        walkers = [
-            Walker(space, placement.device, space.sequence_of(placement), random)
-            for placement, random in zip(begin, random_states(rng, walks), strict=True)
-        ]
-        hot, cold = self.hot * space.mean_load, self.cold * space.mean_load
-        with Crew(walkers, objective.threads) as crew:
-            if len(walkers) > 1 or tracker.budget.seconds is not None:
-                crew.run([1] * walks, cold, cold)  # compiles outside the schedule
-                tracker.count(min(walks, tracker.evaluations_left))
-            anneal_in_cycles(objective, crew, hot, cold)
 
-    def _lockstep(self, objective: Objective, starts: list[Placement], rng: np.random.Generator) -> None:
-        """Walk several states at once, one proposal each per batch."""
-        tracker, space = objective.tracker, objective.space
-        lanes = int(np.clip(tracker.evaluations_left // 200, 1, 8 * self.walks))
-        if objective.measure is not None:
-            lanes = 1  # a measurement is dear: every one is used by the next step
-        begin = [starts[i % len(starts)] for i in range(lanes)]
-        homes = np.stack([space.homes_of(placement.device) for placement in begin])
-        ranks = np.zeros((lanes, 0), dtype=np.int64)
-        if objective.ordered:
-            ranks = np.stack([rank_of(objective, placement) for placement in begin]) * population_kernels.RANK_GAP
-        current = objective.values(space.devices_of(homes), ranks if objective.ordered else None)
-        states = random_states(rng, lanes)
-        # A measured objective has its own scale: that of its values.
-        known = tracker.value or 1
-        scale = space.mean_load if objective.measure is None else float(known)
-        start_time, start_count = tracker.elapsed, tracker.evaluations
-        while not tracker.stop():
-            share = _progress(objective, start_time, start_count)
-            temperature = scale * self.hot * (self.cold / self.hot) ** share
-            new_homes, new_ranks = homes.copy(), ranks.copy()
-            population_kernels.mutate(space.graph, new_homes, new_ranks, states, 1)
-            values = objective.values(space.devices_of(new_homes), new_ranks if objective.ordered else None)
-            limit = np.minimum(current, 2**61) - temperature * np.log(rng.random(lanes) + 1e-300)
-            accept = (values <= limit) & (values != INFEASIBLE)
-            homes[accept], ranks[accept], current[accept] = new_homes[accept], new_ranks[accept], values[accept]
+def improve(
+    objective: Objective,
+    starts: list[Placement],
+    rng: np.random.Generator,
+    *,
+    walks: int = 2,
+    hot: float = 0.05,
+    cold: float = 1e-5,
+    cycles: int | None = None,
+) -> None:
+    """Spend the rest of the budget on annealing from `starts`, compiled where the problem allows it.
+
+    Parameters
+    ----------
+    walks, hot, cold : as in `Annealing`. cycles : number of cycles of the compiled walk, None for its own choice.
+    """
+    if objective.walkable:
+        walk(objective, starts, rng, walks, hot, cold, cycles)
+    else:
+        lockstep(objective, starts, rng, walks, hot, cold)
 
 
-def rank_of(objective: Objective, placement: Placement) -> np.ndarray:
+def walk(
+    objective: Objective,
+    starts: list[Placement],
+    rng: np.random.Generator,
+    walks: int,
+    hot: float,
+    cold: float,
+    cycles: int | None,
+) -> None:
+    """Walk in cycles; the walks meet at the best placement after each."""
+    tracker, space = objective.tracker, objective.space
+    walks = int(np.clip(tracker.evaluations_left // STEPS_PER_WALK, 1, walks))
+    walkers = []
+    for i, random in enumerate(random_states(rng, walks)):
+        placement = starts[i % len(starts)]
+        walkers.append(Walker(space, placement.device, space.sequence_of(placement), random))
+    with Crew(walkers, objective.threads) as crew:
+        anneal_in_cycles(objective, crew, hot * space.mean_load, cold * space.mean_load, cycles)
+
+
+def lockstep(
+    objective: Objective, starts: list[Placement], rng: np.random.Generator, walks: int, hot: float, cold: float
+) -> None:
+    """Walk several states at once, one proposal each per batch."""
+    tracker, space = objective.tracker, objective.space
+    lanes = int(np.clip(tracker.evaluations_left // STEPS_PER_LANE, 1, LANES * walks))
+    if objective.measure is not None:
+        lanes = 1  # a measurement is dear: every one is used by the next step
+    begin = [starts[i % len(starts)] for i in range(lanes)]
+    homes = np.stack([space.homes_of(placement.device) for placement in begin])
+    ranks = np.zeros((lanes, 0), dtype=np.int64)
+    if objective.ordered:
+        ranks = np.stack([rank_of(objective, placement) for placement in begin]) * population_kernels.RANK_GAP
+    current = objective.values(space.devices_of(homes), ranks if objective.ordered else None)
+    states = random_states(rng, lanes)
+    # A measured objective has its own scale: that of its values.
+    scale = space.mean_load if objective.measure is None else float(tracker.value or 1)
+    start_time, start_count = tracker.elapsed, tracker.evaluations
+    while not tracker.stop():
+        temperature = scale * hot * (cold / hot) ** _progress(objective, start_time, start_count)
+        new_homes, new_ranks = homes.copy(), ranks.copy()
+        population_kernels.mutate(space.graph, new_homes, new_ranks, states, 1)
+        values = objective.values(space.devices_of(new_homes), new_ranks if objective.ordered else None)
+        limit = np.minimum(current, 2**61) - temperature * np.log(rng.random(lanes) + 1e-300)
+        accept = (values <= limit) & (values != INFEASIBLE)
+        homes[accept], ranks[accept], current[accept] = new_homes[accept], new_ranks[accept], values[accept]
+
+
+def rank_of(objective: Objective, placement: Placement) -> NDArray[np.int64]:
     """Ranks of a placement: its own, or the order in which its fastest execution starts the ops."""
     if placement.priority is not None:
         order = np.argsort(placement.priority, kind="stable")
@@ -153,10 +183,8 @@ def rank_of(objective: Objective, placement: Placement) -> np.ndarray:
     return objective.space.view.inverse(order.astype(np.int64))
 
 
-def anneal_in_cycles(
-    objective: Objective, crew: Crew, hot: float, cold: float, share_of_budget: float = 1.0, cycles: int | None = None
-) -> None:
-    """Anneal the walkers until a share of what is left of the budget is spent.
+def anneal_in_cycles(objective: Objective, crew: Crew, hot: float, cold: float, cycles: int | None = None) -> None:
+    """Anneal the walkers until the budget is spent.
 
     Parameters
     ----------
@@ -167,8 +195,8 @@ def anneal_in_cycles(
     walks = len(crew.walkers)
     chunk = int(np.clip(CHUNK_WORK // (problem.num_ops + problem.num_edges), 4, 4096))
     by_count = tracker.budget.evaluations is not None
-    total = int(tracker.evaluations_left * share_of_budget) if by_count else 2**62
-    began, seconds = tracker.elapsed, tracker.seconds_left * share_of_budget
+    total = tracker.evaluations_left if by_count else 2**62
+    began, seconds = tracker.elapsed, tracker.seconds_left
     done, share, before, cycle = 0, 0.0, 0.0, 0
     target = max(tracker.budget.target or 0, tracker.lower_bound)
     if by_count and cycles is None:
