@@ -3,8 +3,8 @@
 The pattern is unrolled from the first micro-batch to the last, which gives warm-up, steady state and cool-down at
 once: every start is that of a valid infinite schedule with some micro-batches left out, so dependencies of every
 index gap and the memory limit hold. Then every device's order is shifted left, which changes no order and hence
-no peak. Two greedy variants that keep the pattern's priorities but not its order may end earlier; the
-shortest of the three is taken.
+no peak. Greedy variants that keep the pattern's priorities but not its order may end earlier, forwards or
+backwards in time; the shortest of all is taken.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.schedules.evaluate import compact, dispatch, makespan
+from placeopt.schedules.problem import Block, PipelineProblem
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import Repetend
 
 
@@ -29,4 +29,52 @@ def complete(problem: PipelineProblem, repetend: Repetend, micro_batches: int) -
         greedy = dispatch(problem, rank)
         if greedy is not None and makespan(problem, greedy) < makespan(problem, best):
             best = greedy
+    best = justify(problem, best)
     return best - best.min()
+
+
+def justify(problem: PipelineProblem, start: NDArray[np.int64], rounds: int = 2) -> NDArray[np.int64]:
+    """Improve a schedule by rebuilding it greedily from the end and from the start in turn.
+
+    Forward-backward improvement: the ranks of each pass are the times of the previous one. The result is never
+    longer and keeps the memory limit.
+    """
+    backwards = time_reversed(problem)
+    best, current = start, start
+    for _ in range(rounds):
+        mirrored = dispatch(backwards, makespan(problem, current) - (current + problem.span))
+        if mirrored is None:
+            break
+        current = makespan(backwards, mirrored) - (mirrored + problem.span)
+        current = compact(problem, current)
+        if makespan(problem, current) < makespan(problem, best):
+            best = current
+        greedy = dispatch(problem, current)
+        if greedy is None:
+            break
+        current = greedy
+        if makespan(problem, current) < makespan(problem, best):
+            best = current
+    return best
+
+
+def time_reversed(problem: PipelineProblem) -> PipelineProblem:
+    """Return the problem that runs backwards: successors first, memory deltas negated.
+
+    Along a device's order the levels of memory are the same, read from the other end, so the limit means the
+    same.
+    """
+    blocks = problem.blocks()
+    after: dict[str, list[tuple[str, int]]] = {block.name: [] for block in blocks}
+    for block in blocks:
+        for before, lag in block.after:
+            after[before].append((block.name, lag))
+    flipped = [
+        Block(block.name, block.kind, block.devices, block.span, tuple(-m for m in block.memory),
+              tuple(after[block.name]), block.stage)
+        for block in blocks
+    ]  # fmt: skip
+    return PipelineProblem.from_blocks(
+        f"{problem.name} reversed", flipped, problem.device_names, capacity=problem.capacity,
+        micro_batches=problem.micro_batches, tick_seconds=problem.tick_seconds,
+    )  # fmt: skip

@@ -8,7 +8,7 @@ which a staggered "zero bubble" schedule has none).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from placeopt.arrays import frozen, int_array
 from placeopt.errors import InputError
+from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.evaluate import makespan, memory_profile, peak_memory
 
 if TYPE_CHECKING:
@@ -85,13 +86,16 @@ class PipelineSchedule:
     bound_method: str = "load"
     repetend: Repetend | None = None
     runtime: float = 0.0
-    candidates: int = field(default=0)  # index assignments (tessel), periods (repetend) or nodes that were tried
+    candidates: int = 0  # what was tried: index assignments (tessel), periods (repetend), models (time-optimal)
+    makespan_bound: int = 0  # ticks; proven lower bound on the makespan of this number of micro-batches
 
     def __post_init__(self) -> None:
         start = np.asarray(self.start)
         if start.ndim != 2 or start.shape[1] != self.problem.num_blocks or not len(start):
             raise InputError(f"start: expected shape (micro-batches, {self.problem.num_blocks}), received {start.shape}")
         object.__setattr__(self, "start", int_array(start, start.shape, "start"))
+        simple = makespan_bound(self.problem, len(start))
+        object.__setattr__(self, "makespan_bound", max(self.makespan_bound, simple))
 
     @property
     def micro_batches(self) -> int:
@@ -161,6 +165,7 @@ class PipelineSchedule:
             "period_status": self.period_status,
             "bound_method": self.bound_method,
             "makespan": self.makespan,
+            "makespan_bound": self.makespan_bound,
             "micro_batches": self.micro_batches,
             "peak_memory": self.peak_memory,
             "bubble_period": self.bubble_period,

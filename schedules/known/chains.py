@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -96,7 +97,7 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
                          f"received {len(backward)} (a forward-only pipeline has no such schedule)")  # fmt: skip
     edges = {(u, v) for u, v, _ in problem.edges}
     sequence = forward + backward
-    for u, v in zip(sequence, sequence[1:], strict=False):
+    for u, v in itertools.pairwise(sequence):
         if (u, v) not in edges:
             raise InputError(f"'{problem.name}' branches: '{problem.block_names[v]}' does not follow "
                              f"'{problem.block_names[u]}'; expected one chain of stages")  # fmt: skip

@@ -4,7 +4,8 @@ With S stages of equal forward time f and backward time b and n micro-batches th
 to the makespan, is
   GPipe, 1F1B        (S - 1)(f + b)                          (Huang et al. 2019; Narayanan et al. 2019, 2021)
   interleaved, v     (D - 1)(f + b), f and b of a stage that is 1/v as long    (Narayanan et al. 2021)
-  Hanayo, w waves    (D - 1)(f + b), f and b of a stage that is 1/(2w) as long (Liu et al. 2023)
+  Hanayo, w waves    4 (D - 1) f for n = D and b = 2f, f of a stage that is 1/(2w) as long: a share of
+                     (2D - 2) / (3Dw + 2D - 2)                                  (Liu et al. 2023)
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.arrays import UNLIMITED
-from placeopt.errors import InputError
-from placeopt.schedules.evaluate import dispatch
+from placeopt.schedules.completion import time_reversed
+from placeopt.schedules.evaluate import dispatch, makespan
 from placeopt.schedules.known.base import KnownSchedule, one_chain
-from placeopt.schedules.known.chains import Chain, Instance
 
 if TYPE_CHECKING:
+    from placeopt.schedules.known.chains import Chain, Instance
     from placeopt.schedules.problem import PipelineProblem
 
 
@@ -91,7 +92,7 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
             raise self.refuse(problem, "has its stages elsewhere")
 
     def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
-        """Groups of D micro-batches pass through the device's stages one stage after the other."""
+        """Pass groups of D micro-batches through the device's stages, one stage after the other."""
         chain = chains[0]
         count = self.unit(chains)
         chunks = chain.num_stages // count
@@ -122,8 +123,8 @@ class InterleavedOneForwardOneBackward(KnownSchedule):
 class Hanayo(KnownSchedule):
     """Hanayo's waves: the stages go down and up the devices `w` times (Liu et al., SC 2023).
 
-    Every device runs what is ready by the time at which it would run on an idle machine, micro-batch after
-    micro-batch in groups of D, backward passes first.
+    Every device greedily runs what is ready, backward passes first, seen from the end of the iteration: the
+    cool-down is packed, and what has to wait does so in the warm-up.
     """
 
     name: ClassVar[str] = "hanayo"
@@ -139,24 +140,19 @@ class Hanayo(KnownSchedule):
             raise self.refuse(problem, "has its stages elsewhere")
 
     def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
-        """Return the orders of the greedy execution."""
-        chain = chains[0]
-        count = len(set(chain.device))
-        rank = np.zeros((micro_batches, problem.num_blocks), dtype=np.int64)
-        late = chain.num_stages * 4
-        for j in range(micro_batches):
-            group = j // count * late * count
-            for stage in range(chain.num_stages):
-                rank[j, chain.forward[stage]] = group + (2 * chain.num_stages - stage) * count + j % count
-                rank[j, chain.backward[stage]] = group + (stage - chain.num_stages) * count + j % count
-                if chain.weight[stage] >= 0:
-                    rank[j, chain.weight[stage]] = rank[j, chain.backward[stage]]
+        """Return the orders of the greedy execution backwards in time."""
         free = problem.with_capacity(UNLIMITED)
-        start = dispatch(free, rank)
-        if start is None:  # cannot happen without a memory limit
-            raise InputError(f"{self.name}: no schedule for '{problem.name}'")
+        forward = np.array([kind == "F" for kind in problem.kind], dtype=np.int64)
+        scale = 1 + int(problem.heads.max())
+        turn = np.arange(micro_batches, dtype=np.int64)[:, None] * scale
+        first = dispatch(free, (forward * micro_batches * scale)[None, :] + turn - problem.heads[None, :])
+        assert first is not None  # without a memory limit nothing can block
+        backwards = time_reversed(free)
+        mirrored = dispatch(backwards, makespan(free, first) - (first + free.span))
+        assert mirrored is not None
+        end = makespan(backwards, mirrored) - mirrored
         orders: list[list[Instance]] = []
         for blocks in problem.on_device:
-            runs = sorted((int(start[j, i]), j, i) for j in range(micro_batches) for i in blocks)
+            runs = sorted((int(end[j, i]), j, i) for j in range(micro_batches) for i in blocks)
             orders.append([(j, i) for _, j, i in runs])
         return orders

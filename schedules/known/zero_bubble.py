@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.schedules.known.base import KnownSchedule, one_chain
-from placeopt.schedules.known.chains import Chain, Instance
 
 if TYPE_CHECKING:
+    from placeopt.schedules.known.chains import Chain, Instance
     from placeopt.schedules.problem import PipelineProblem
 
 

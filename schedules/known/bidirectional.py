@@ -1,0 +1,148 @@
+"""Chimera and DualPipe: two pipelines in opposite directions share the devices.
+
+The problem holds both directions (shape X), so one of its micro-batches is two of the model: N = 2n. With D stages
+of times f, b (whole) or f, i, w:
+  Chimera   each device idles (D - 2) b for b = f or b = 2f and N = D: a share of (D - 2)/(2N + D - 2) for b = f and
+            (D - 2)/(3N/2 + D - 2) for b = 2f                                (Li and Hoefler, SC 2021)
+  DualPipe  the first device idles (D/2 - 1)(f + i - w) for i <= f, and no device holds more than D + 1 micro-batches.
+            The technical report of DeepSeek-V3 (2024) has (D/2 - 1)(f&b + b - 3w), b = i + w, where f&b is a pair that
+            runs overlapped and delivers both results at its end; run one after the other, as here, the first
+            result goes on at once, and the idle time is smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from placeopt.schedules.known.base import KnownSchedule
+
+if TYPE_CHECKING:
+    from placeopt.schedules.known.chains import Chain, Instance
+    from placeopt.schedules.problem import PipelineProblem
+
+
+@dataclass(frozen=True)
+class _TwoDirections(KnownSchedule):
+    shape: ClassVar[str] = "two chains over the same devices in opposite directions (shape X)"
+
+    def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
+        if len(chains) != 2:
+            raise self.refuse(problem, f"has {len(chains)} independent chain(s)")
+        down, up = chains
+        if down.device != up.device[::-1] or len(set(down.device)) != down.num_stages or down.num_stages % 2:
+            raise self.refuse(problem, "has its stages elsewhere, or an odd number of them")
+
+
+@dataclass(frozen=True)
+class Chimera(_TwoDirections):
+    """Chimera: units of D micro-batches, half of them in each direction, one unit after the other."""
+
+    name: ClassVar[str] = "chimera"
+
+    def unit(self, chains: list[Chain]) -> int:
+        """D/2 micro-batches of each direction."""
+        return chains[0].num_stages // 2
+
+    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+        """Merge both directions in the order of their times with f = b = 1; a unit follows every 2D units of time."""
+        size = self.unit(chains)
+        stages = chains[0].num_stages
+        orders: list[list[Instance]] = []
+        for device in range(problem.num_devices):
+            runs: list[tuple[int, list[Instance]]] = []
+            for chain in chains if device in chains[0].device else ():
+                stage = chain.device.index(device)
+                for j in range(micro_batches):
+                    unit, inside = divmod(j, size)
+                    # Stage s of one direction and S - 1 - s of the other are of opposite parity: no two meet.
+                    base = 2 * stages * unit + 2 * inside
+                    runs.append((base + stage, [(j, chain.forward[stage])]))
+                    runs.append((base + 2 * stages - 1 - stage, chain.whole_backward(j, stage)))
+            runs.sort(key=lambda run: run[0])
+            orders.append([instance for _, piece in runs for instance in piece])
+        return orders
+
+
+@dataclass(frozen=True)
+class DualPipe(_TwoDirections):
+    """DualPipe: both directions at once, backward passes split where it helps (DeepSeek-V3)."""
+
+    name: ClassVar[str] = "dualpipe"
+
+    def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
+        """Two directions with split backward passes."""
+        super().check(problem, chains)
+        if not all(chain.split for chain in chains):
+            raise self.refuse(problem, "has whole backward passes (use split=1)")
+
+    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+        """Eight phases per device; the second half of the devices mirrors the first."""
+        stages = chains[0].num_stages
+        if micro_batches < stages:
+            raise self.refuse(problem, f"has {micro_batches} micro-batches; it needs at least {stages}")
+        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
+        for rank in range(stages):
+            mine, other = chains if rank < stages // 2 else chains[::-1]
+            device = chains[0].device[rank]
+            _DualPipeDevice((mine, other), device, micro_batches, orders[device]).run(min(rank, stages - 1 - rank))
+        return orders
+
+
+class _DualPipeDevice:
+    """Orders one device; phase 0 is the direction that enters at the nearer end."""
+
+    def __init__(
+        self, chains: tuple[Chain, Chain], device: int, micro_batches: int, order: list[Instance]
+    ) -> None:
+        self.chains, self.order, self.micro_batches = chains, order, micro_batches
+        self.stage = [chain.device.index(device) for chain in chains]
+        self.forwards, self.backwards = [0, 0], [0, 0]
+        self.late: list[Instance] = []  # W's that wait for a gap
+
+    def forward(self, phase: int) -> None:
+        self.order.append((self.forwards[phase], self.chains[phase].forward[self.stage[phase]]))
+        self.forwards[phase] += 1
+
+    def backward(self, phase: int, split: bool = False) -> None:
+        whole = self.chains[phase].whole_backward(self.backwards[phase], self.stage[phase])
+        self.backwards[phase] += 1
+        self.order += whole[:1] if split else whole
+        if split:
+            self.late += whole[1:]
+
+    def weight(self) -> None:
+        self.order.append(self.late.pop(0))
+
+    def run(self, half_rank: int) -> None:
+        half = self.chains[0].num_stages // 2
+        far = half - half_rank - 1  # devices between this one and the middle
+        for _ in range(2 * far):
+            self.forward(0)
+        for _ in range(half_rank + 1):
+            self.forward(0)
+            self.forward(1)
+        for _ in range(far):
+            self.backward(1, split=True)
+            self.weight()
+            self.forward(1)
+        for _ in range(self.micro_batches - 2 * half + half_rank + 1):
+            self.forward(0)
+            self.backward(1)
+            self.forward(1)
+            self.backward(0)
+        for _ in range(far):
+            self.backward(1)
+            self.forward(1)
+            self.backward(0)
+        split = False
+        for step in range(half_rank + 1):
+            split = split or (step == (half_rank + 1) // 2 and half_rank % 2 == 1)
+            self.backward(1, split=split)
+            split = split or (step == (half_rank + 1) // 2 and half_rank % 2 == 0)
+            self.backward(0, split=split)
+        for _ in range(far):
+            self.weight()
+            self.backward(0, split=True)
+        for _ in range(half_rank + 1):
+            self.weight()

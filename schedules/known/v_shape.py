@@ -1,0 +1,182 @@
+"""ZB-V, V-Half and V-Min: two stages per device in a V, split backward passes.
+
+Device d holds stages d and 2D - 1 - d, so the last stage turns around on the device that the first one began on,
+and the memory of the two stages balances over the devices. V-Half and V-Min repeat a *building block*: the times
+of the six passes of one micro-batch, every six units of time (Qi et al., "Pipeline Parallelism with Controllable
+Memory", NeurIPS 2024); its lifespan decides the memory. ZB-V has a handcrafted order (Qi et al., ICLR 2024).
+With f = i = w = 1 for each of the 2D stages, in units of time and of one stage's activations:
+  ZB-V     no idle time between a device's first start and last end (n >= 2D), memory 2D;
+  V-Half   memory 2 floor((D + 2)/2), idle time about 3D: 3D - 4 for odd D, 3D - 6 for even D >= 6;
+  V-Min    memory 2 floor((D + 4)/3), idle time about 4D: 4D - 5 for D = 1 modulo 3, else 4D - 7 (D >= 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from placeopt.schedules.completion import justify
+from placeopt.schedules.evaluate import peak_memory
+from placeopt.schedules.known.base import KnownSchedule, is_v, one_chain
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from placeopt.schedules.known.chains import Chain, Instance
+    from placeopt.schedules.problem import PipelineProblem
+
+
+@dataclass(frozen=True)
+class _VShape(KnownSchedule):
+    shape: ClassVar[str] = "one chain down and up the devices with split backward (shape wave with split=1)"
+
+    def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
+        chain = one_chain(self, problem, chains)
+        if not is_v(chain, len(set(chain.device))):
+            raise self.refuse(problem, "has its stages elsewhere")
+        if not chain.split:
+            raise self.refuse(problem, "has whole backward passes")
+
+
+@dataclass(frozen=True)
+class ZeroBubbleV(_VShape):
+    """ZB-V: no bubble at equal times, with the memory of 1F1B."""
+
+    name: ClassVar[str] = "zb-v"
+
+    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+        """Fill, turn around, alternate between the two stages, drain with the W's that are left."""
+        chain = chains[0]
+        count = chain.num_stages // 2
+        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
+        for rank in range(count):
+            queue = _Queue(chain, (rank, 2 * count - 1 - rank), micro_batches, orders[chain.device[rank]])
+            queue.run("F0", 2 * (count - rank) - 1)
+            for _ in range(rank):
+                queue.run("F1")
+                queue.run("F0")
+            for _ in range(count - rank):
+                queue.run("F1")
+                queue.run("I1")
+                queue.run("W1")
+            while queue.left("F0") or queue.done("F1") < queue.done("F0"):
+                queue.run("F0")
+                queue.run("I0")
+                queue.run("W0")
+                queue.run("F1")
+                queue.run("I1")
+                queue.run("W1")
+            for _ in range(rank):
+                queue.run("I0")
+                queue.run("I1")
+            for _ in range(count - rank):
+                queue.run("I0")
+                queue.run("W0")
+            for name in ("I1", "I0", "W1", "W0"):
+                queue.run(name, micro_batches)
+        return orders
+
+
+class _Queue:
+    """The passes of one device: `run` appends the next micro-batch of a pass, if any may still run here."""
+
+    def __init__(self, chain: Chain, stages: tuple[int, int], micro_batches: int, order: list[Instance]) -> None:
+        self.micro_batches, self.order = micro_batches, order
+        self.block = {}
+        for half, stage in enumerate(stages):
+            self.block |= {f"F{half}": chain.forward[stage], f"I{half}": chain.backward[stage],
+                           f"W{half}": chain.weight[stage]}  # fmt: skip
+        self.count = dict.fromkeys(self.block, 0)
+
+    def done(self, name: str) -> int:
+        """Micro-batches whose pass `name` has been ordered."""
+        return self.count[name]
+
+    def left(self, name: str) -> bool:
+        """Whether a micro-batch is left for the pass `name`."""
+        return self.count[name] < self.micro_batches
+
+    def run(self, name: str, times: int = 1) -> None:
+        before = {"I0": "F0", "I1": "F1", "W0": "I0", "W1": "I1"}.get(name)
+        for _ in range(times):
+            if not self.left(name) or (before is not None and self.count[name] >= self.count[before]):
+                return
+            self.order.append((self.count[name], self.block[name]))
+            self.count[name] += 1
+
+
+@dataclass(frozen=True)
+class _BuildingBlock(_VShape):
+    """Repeats a building block every six units and closes the gaps."""
+
+    def offsets(self, count: int) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Return the times of F0, F1, I1 and I0 on each device, in units of one pass."""
+        raise NotImplementedError
+
+    def starts(self, problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64]:
+        """Repeat the block, then squeeze warm-up and cool-down without raising the peak."""
+        plain = super().starts(problem, micro_batches)
+        peak = max(peak_memory(problem, plain))
+        return justify(problem.with_capacity(peak or None), plain, rounds=4)
+
+    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+        """Order of the repeated building block; each W takes the first free unit after its I."""
+        chain = chains[0]
+        count = chain.num_stages // 2
+        passes = self.offsets(count)
+        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
+        for rank in range(count):
+            first, second = rank, 2 * count - 1 - rank
+            times = [at[rank] for at in passes]
+            used = {at % INTERVAL for at in times}
+            blocks = [chain.forward[first], chain.forward[second], chain.backward[second], chain.backward[first]]
+            for at, stage in ((times[2], second), (times[3], first)):
+                w = next(at + wait for wait in range(1, INTERVAL + 1) if (at + wait) % INTERVAL not in used)
+                used.add(w % INTERVAL)
+                times.append(w)
+                blocks.append(chain.weight[stage])
+            runs = sorted(
+                (at + INTERVAL * j, j, block)
+                for j in range(micro_batches)
+                for at, block in zip(times, blocks, strict=True)
+            )
+            orders[chain.device[rank]] = [(j, block) for _, j, block in runs]
+        return orders
+
+
+INTERVAL = 6
+"""Units between two micro-batches: each device runs six passes for each."""
+
+
+def _chain_of_offsets(
+    count: int, steps: tuple[int, int, int, int], turns: tuple[int, int, int]
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Return F0, F1, I1, I0 times: `steps` per device within a pass, `turns` between two passes."""
+    down = [steps[0] * d for d in range(count)]
+    up = [down[-1] + turns[0] + steps[1] * (count - 1 - d) for d in range(count)]
+    back = [up[0] + turns[1] + steps[2] * d for d in range(count)]
+    home = [back[-1] + turns[2] + steps[3] * (count - 1 - d) for d in range(count)]
+    return down, up, back, home
+
+
+@dataclass(frozen=True)
+class VMin(_BuildingBlock):
+    """V-Min: passes follow each other at once, a third of the memory of 1F1B."""
+
+    name: ClassVar[str] = "v-min"
+
+    def offsets(self, count: int) -> tuple[list[int], list[int], list[int], list[int]]:
+        """One unit per device in every pass; a multiple of three devices needs a pause for the six to fit."""
+        return _chain_of_offsets(count, (1, 1, 1, 1), (1, 1, 1) if count % 3 else (1, 3, 1))
+
+
+@dataclass(frozen=True)
+class VHalf(_BuildingBlock):
+    """V-Half: half the memory of 1F1B, room for uneven times."""
+
+    name: ClassVar[str] = "v-half"
+
+    def offsets(self, count: int) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Two units per device outwards (F0 and I1), one unit back (F1 and I0); the turns avoid collisions."""
+        return _chain_of_offsets(count, (2, 1, 2, 1), (2, 1, 1) if count % 2 else (4, 1, 5))
