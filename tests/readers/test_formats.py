@@ -1,0 +1,245 @@
+"""What each text format means: small files with the graphs they stand for."""
+
+from __future__ import annotations
+
+import json
+
+import networkx as nx
+import numpy as np
+import pytest
+from reader_samples import NEW, OLD, PARTITION, STG
+
+from placeopt.errors import InputError
+from placeopt.graph import UNKNOWN, UNSUPPORTED
+from placeopt.instances.readers import from_networkx, read_bundled, read_graph
+
+
+def read(tmp_path, text, name="file.txt", **options):
+    """Write a file and read it, by content unless a format is given."""
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return read_graph(path, **options)
+
+
+def edges(graph):
+    """Return the edges by op names, with the measured time of the tensor they carry."""
+    result = {}
+    for t, u in enumerate(graph.producer.tolist()):
+        for v in graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]].tolist():
+            result[graph.op_names[u], graph.op_names[v]] = int(graph.measured_transfer[t])
+    return result
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a b\nb c\n", {("a", "b"): 0, ("b", "c"): 0}),
+        ("# comment\na b 3\nb c 0.2 # low\n", {("a", "b"): 3, ("b", "c"): 1}),
+        ("a -> b\nb->c\n", {("a", "b"): 0, ("b", "c"): 0}),
+        ("a,b,7\nb,c,8\n", {("a", "b"): 7, ("b", "c"): 8}),
+        ("a b {'weight': 4}\nb c {'weight': 5.0}\n", {("a", "b"): 4, ("b", "c"): 5}),
+        ("a b {}\n", {("a", "b"): 0}),
+    ],
+)
+def test_edge_list(text, expected, tmp_path):
+    """Edges in all notations; a missing weight costs nothing, ops take one tick."""
+    graph = read(tmp_path, text)
+    assert edges(graph) == expected
+    assert (graph.measured == 1).all()
+
+
+def test_edge_list_times_and_bytes(tmp_path):
+    """Lines `name: time` give times; the third column can be bytes."""
+    graph = read(tmp_path, "a: 5\nb: 2.5\na b 64\nb c 32\n", weight="bytes", op_time=9)
+    assert graph.measured[:, 0].tolist() == [5, 3, 9]
+    assert graph.tensor_bytes.tolist() == [64, 32]
+    assert (graph.measured_transfer == UNKNOWN).all()
+
+
+def test_dot(tmp_path):
+    """A DOT file of task-scheduling kind: weights, chains, groups, defaults, comments, ports, HTML, strings."""
+    text = """// a comment
+    strict digraph "G" { # not a comment in DOT, but a graph attribute may follow
+      rankdir=LR; node [shape=box, Weight=4]; edge [Weight="2"];
+      0 [label="0\\nWeight=7", Weight=7];
+      1; "two words" [label=<<b>bold</b>>];
+      subgraph cluster { node [Weight=9]; in1; in2 }
+      0 -> 1:port:n -> "two words" [Weight=5];
+      1 -> {in1 in2};
+      0 -> 1 /* merged by strict */ [Weight=8]
+    }"""
+    graph = read(tmp_path, text.replace("# not a comment in DOT, but a graph attribute may follow", ""))
+    assert graph.name == "G"
+    assert graph.op_names == ("0", "1", "two words", "in1", "in2")
+    assert graph.measured[:, 0].tolist() == [7, 4, 4, 9, 9]
+    assert edges(graph) == {("0", "1"): 5, ("1", "two words"): 5, ("1", "in1"): 2, ("1", "in2"): 2}
+
+
+def test_dot_attributes_by_option(tmp_path):
+    """Options name the attributes that hold times and sizes."""
+    graph = read(
+        tmp_path, 'digraph {a [alpha=3 cost=8]; a -> b [size="1e3", lag=2]}', node_time="alpha", edge_time="lag"
+    )
+    assert graph.measured[:, 0].tolist() == [3, UNKNOWN]
+    assert (graph.tensor_bytes.tolist(), graph.measured_transfer.tolist()) == ([1000], [2])
+
+
+def test_graphml_with_defaults(tmp_path):
+    """Keys with defaults, foreign attribute names and an xmlns prefix are understood."""
+    text = """<?xml version="1.0"?><g:graphml xmlns:g="http://graphml.graphdrawing.org/xmlns">
+    <g:key id="d0" for="node" attr.name="weight" attr.type="int"><g:default>4</g:default></g:key>
+    <g:key id="d1" for="edge" attr.name="bytes" attr.type="int"/>
+    <g:graph id="net" edgedefault="directed"><g:node id="x"><g:data key="d0">6</g:data></g:node><g:node id="y"/>
+    <g:edge source="x" target="y"><g:data key="d1">12</g:data></g:edge></g:graph></g:graphml>"""
+    graph = read(tmp_path, text)
+    assert (graph.name, graph.op_names) == ("net", ("x", "y"))
+    assert graph.measured[:, 0].tolist() == [6, 4]
+    assert graph.tensor_bytes.tolist() == [12]
+
+
+def test_node_link_json(tmp_path):
+    """The JSON of networkx.node_link_data is read."""
+    graph = nx.DiGraph(name="n")
+    graph.add_node("a", time=3)
+    graph.add_edge("a", "b", ticks=2)
+    result = read(tmp_path, json.dumps(nx.node_link_data(graph, edges="links")))
+    assert (result.name, edges(result)) == ("n", {("a", "b"): 2})
+
+
+def test_networkx_of_another_kind():
+    """A plain DiGraph needs no attributes; an undirected graph is refused."""
+    graph = from_networkx(nx.DiGraph([(1, 2), (2, "x")]))
+    assert graph.op_names == ("1", "2", "x")
+    with pytest.raises(InputError, match="undirected"):
+        from_networkx(nx.Graph([(1, 2)]))
+    with pytest.raises(InputError, match="cycle"):
+        from_networkx(nx.DiGraph([(1, 2), (2, 1)]))
+
+
+def test_csv_tables(tmp_path):
+    """Op and edge tables in one file, in two files, or edges alone; devices by kind; -1 and -2 keep their sense."""
+    ops = "op,type,flops,time:cpu,time:gpu\na,Conv,5,10,-2\nb,,6,-1,3\n"
+    links = "source,target,bytes,tensor\na,b,7,t\n"
+    one = read(tmp_path, f"{ops}\n{links}", "one.csv")
+    assert one.measured_kinds == ("cpu", "gpu")
+    assert one.measured.tolist() == [[10, UNSUPPORTED], [UNKNOWN, 3]]
+    (tmp_path / "two.edges.csv").write_text(links)
+    two = read(tmp_path, ops, "two.ops.csv")
+    (tmp_path / "other.csv").write_text(links)
+    three = read(tmp_path, ops, "three.csv", edges="other.csv")
+    for graph in (two, three):
+        assert graph.tensor_bytes.tolist() == [7]
+        assert graph.op_names == one.op_names
+    assert two.name == "two"
+    alone = read(tmp_path, "from,to,cost\nx,y,4\n", "alone.csv")
+    assert edges(alone) == {("x", "y"): 4}
+
+
+def test_csv_tensor_column_makes_one_tensor(tmp_path):
+    """Edges of one source with the same tensor are one tensor; others are tensors of their own."""
+    graph = read(tmp_path, "source,target,tensor,bytes\na,b,t,4\na,c,t,4\na,b,u,5\n", "e.csv")
+    assert graph.num_tensors == 2
+    assert graph.tensor_bytes.tolist() == [4, 5]
+
+
+def test_stg(tmp_path):
+    """The published notation: three tasks, two dummies, no communication."""
+    graph = read(tmp_path, STG)
+    assert graph.measured[:, 0].tolist() == [0, 4, 5, 6, 0]
+    assert {(u, v) for u, v in graph.edges.tolist()} == {(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)}
+    assert (graph.measured_transfer == 0).all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2\n0 0 0\n1 4 1 0 0\n2 5 2 0 0 1 9\n3 0 1 2 0\n", "2\n0 0 0\n1 4 1\n0 0\n2 5 2\n0 0\n1 9\n3 0 1\n2 0\n"],
+)
+def test_stg_with_communication(text, tmp_path):
+    """Costs stand behind each predecessor, on the line or on lines of their own."""
+    graph = read(tmp_path, text, format="stg")
+    assert edges(graph)["task1", "task2"] == 9
+
+
+@pytest.mark.parametrize("content", [OLD, NEW], ids=["1.3", "1.5"])
+def test_wfcommons(content, tmp_path):
+    """Old and new versions: run times in ticks, files as tensors, other dependencies as empty tensors."""
+    graph = read(tmp_path, json.dumps(content))
+    assert graph.name == "w"
+    assert graph.measured[:, 0].tolist() == [2_500_000_000, 1_000_000_000, 1]
+    assert graph.tensor_bytes.tolist() == [100, 0]
+    assert graph.edges.tolist() == [[0, 1], [1, 2]]
+
+
+def test_dnn_partitioning(tmp_path):
+    """Times in ms become ns, never 0; unsupported ops, colours, backward flags and devices arrive."""
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(PARTITION))
+    graph, cluster = read_bundled(path)
+    assert graph.measured_kinds == ("cpu", "accelerator")
+    assert graph.measured.tolist() == [[2_000_000, 500_000], [1, UNSUPPORTED], [0, 0]]
+    assert graph.num_tensors == 1
+    assert graph.measured_transfer.tolist() == [250_000]
+    assert graph.colocation.tolist() == [0, -1, 0]
+    assert graph.backward.tolist() == [False, False, True]
+    assert cluster is not None
+    assert [d.memory for d in cluster.devices[:2]] == [1000, 1000]
+    assert read_graph(path, cost_scale=1000).measured_transfer.tolist() == [250_000_000]
+    assert read_graph(path, cost_scale="1000").measured_transfer.tolist() == [250_000_000]
+
+
+def test_times_round_half_up_and_never_to_zero(tmp_path):
+    """A positive time is at least one tick; halves go up."""
+    text = (
+        "node1 -- Conv2d(1) -- forward_compute_time=0.0000005, backward_compute_time=0, activation_size=[1.0; 2.0], "
+        "parameter_size=8\nnode2 -- ReLU -- forward_compute_time=0.0000001, backward_compute_time=0, "
+        "activation_size=0, parameter_size=0 -- stage_id=3\n\tnode1 -- node2\n"
+    )
+    graph = read(tmp_path, text)
+    assert graph.measured[:, 0].tolist() == [1, 1]
+    assert graph.tensor_bytes.tolist() == [3]
+    assert graph.parameters.tolist() == [2, 0]
+    coarse = read(tmp_path, text, tick_seconds=1e-10)
+    assert coarse.measured[:, 0].tolist() == [5, 1]
+
+
+def test_doppler_trailing_commas_and_types(tmp_path):
+    """A trailing comma, an op type and an input list are understood; big integers stay exact."""
+    graph = read(tmp_path, f"4\n0,\n0, 1,\n1, 2,\n{2**60},4,matmul\n5,6,add\n7,8,add\n")
+    assert graph.op_types == ("matmul", "add", "add")
+    assert graph.measured[:, 0].tolist() == [2**60, 5, 7]
+    assert edges(graph) == {("op0", "op1"): 4, ("op1", "op2"): 6}
+
+
+def test_library_of_graphs(tmp_path):
+    """A graph is chosen by #NAME; a wrong name gets the nearest one."""
+    path = tmp_path / "graphs.json"
+    body = {"n": 2, "work": [3, 4], "edges": [[0, 1, 5]]}
+    path.write_text(json.dumps({"alpha": body, "beta": body}))
+    assert edges(read_graph(f"{path}#beta")) == {("task0", "task1"): 5}
+    with pytest.raises(InputError, match="did you mean 'beta'"):
+        read_graph(f"{path}#betta")
+    with pytest.raises(InputError, match="2 graphs: name one as FILE#NAME"):
+        read_graph(path)
+
+
+def test_options_are_checked(tmp_path):
+    """Unknown options, formats and values are refused; texts are converted."""
+    path = tmp_path / "e.txt"
+    path.write_text("a b\n")
+    assert read_graph(path, op_time="3").measured[0, 0] == 3
+    with pytest.raises(InputError, match="has no option 'dims'; its options: weight, op_time, tick_seconds"):
+        read_graph(path, dims="a=1")
+    with pytest.raises(InputError, match="option op_time: expected a number"):
+        read_graph(path, op_time="x")
+    with pytest.raises(InputError, match="tick_seconds: expected a positive number"):
+        read_graph(path, tick_seconds=0.0)
+    with pytest.raises(InputError, match="format 'edgelist' is not known; known: onnx"):
+        read_graph(path, format="edgelist")
+    assert read_graph(path, dims=None).num_ops == 2
+
+
+def test_training_is_an_option_of_every_reader(tmp_path):
+    """A format without measured backward times derives them."""
+    graph = read(tmp_path, "a: 5\na b 2\n", training=True)
+    assert graph.backward.any()
+    assert np.count_nonzero(~graph.backward) >= 2
