@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.arrays import csr
+from placeopt.arrays import MAX_SUM, csr
 from placeopt.errors import InputError
 from placeopt.graph import OpGraph
+from placeopt.instances.generators.table import MAX_OPS, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,6 +111,8 @@ class GraphBuilder:
         seen = self._names.get(path, 0)
         self._names[path] = seen + 1
         op = len(self._op_names)
+        if op >= MAX_OPS:
+            check_count(self.name, op + 1)
         self._op_names.append(f"{path}_{seen}" if seen else path)
         self._types.append(kind)
         self._layers.append(self._path)
@@ -147,6 +150,8 @@ class GraphBuilder:
     def build(self) -> OpGraph:
         """Return the graph."""
         pointer, consumer = csr(self._consumers)
+        if max(sum(self._flops), sum(self._moved), sum(self._bytes)) >= MAX_SUM:
+            raise InputError(f"generator '{self.name}': flops or bytes pass 2^62; use smaller sizes")
         return OpGraph(
             name=self.name,
             op_names=tuple(self._op_names),

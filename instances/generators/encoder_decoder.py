@@ -36,7 +36,7 @@ def mt5(*, layers: int = 8, decoder_layers: int = 0, hidden: int = 512, heads: i
     seq, target : tokens of the source and of the target.
     """
     check_sizes(name, layers=layers, hidden=hidden, heads=heads, head_dim=head_dim, ffn=ffn, vocab=vocab, seq=seq,
-                target=target, batch=batch, dtype_bytes=dtype_bytes)  # fmt: skip
+                target=target, batch=batch, dtype_bytes=dtype_bytes, decoder_layers=decoder_layers or 1)  # fmt: skip
     style = make_style(name, detail, training)
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("shared"):

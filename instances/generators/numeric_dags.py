@@ -12,7 +12,7 @@ import numpy as np
 
 from placeopt.errors import InputError
 from placeopt.instances.generators.measured import MEAN_TICKS, check_ccr, task_graph
-from placeopt.instances.generators.table import check_sizes
+from placeopt.instances.generators.table import check_count, check_sizes
 
 if TYPE_CHECKING:
     from placeopt.graph import OpGraph
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class _Tasks:
     """Tasks that read and write tiles in program order; a reader depends on the last writer."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.names: list[str] = []
         self.types: list[str] = []
         self.cost: list[float] = []
@@ -39,8 +40,9 @@ class _Tasks:
         self.edges += [(self._writer[tile], op) for tile in reads if tile in self._writer]
         self._writer[writes] = op
 
-    def graph(self, name: str, ccr: float, seed: int) -> OpGraph:
+    def graph(self, ccr: float, seed: int) -> OpGraph:
         """Return the graph, with times scaled to a mean of MEAN_TICKS."""
+        name = self.name
         check_ccr(name, ccr)
         if seed < 0:
             raise InputError(f"generator '{name}': option 'seed' expects at least 0, received {seed}")
@@ -54,7 +56,8 @@ class _Tasks:
 def cholesky(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "cholesky") -> OpGraph:
     """Build the right-looking Cholesky factorisation of a matrix of tiles x tiles tiles."""
     check_sizes(name, tiles=tiles)
-    tasks = _Tasks()
+    check_count(name, tiles * (tiles + 1) * (tiles + 2) // 6)
+    tasks = _Tasks(name)
     for k in range(tiles):
         tasks.add("potrf", 1 / 3, [(k, k)], (k, k), f"{k}")
         for i in range(k + 1, tiles):
@@ -63,13 +66,14 @@ def cholesky(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "ch
             tasks.add("syrk", 1, [(i, k), (i, i)], (i, i), f"{i}.{k}")
             for j in range(k + 1, i):
                 tasks.add("gemm", 2, [(i, k), (j, k), (i, j)], (i, j), f"{i}.{j}.{k}")
-    return tasks.graph(name, ccr, seed)
+    return tasks.graph(ccr, seed)
 
 
 def lu(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "lu") -> OpGraph:
     """Build the LU factorisation without pivoting of a matrix of tiles x tiles tiles."""
     check_sizes(name, tiles=tiles)
-    tasks = _Tasks()
+    check_count(name, tiles * (tiles + 1) * (2 * tiles + 1) // 6)
+    tasks = _Tasks(name)
     for k in range(tiles):
         tasks.add("getrf", 2 / 3, [(k, k)], (k, k), f"{k}")
         for i in range(k + 1, tiles):
@@ -78,7 +82,7 @@ def lu(*, tiles: int = 8, ccr: float = 0.5, seed: int = 0, name: str = "lu") -> 
         for i in range(k + 1, tiles):
             for j in range(k + 1, tiles):
                 tasks.add("gemm", 2, [(i, k), (k, j), (i, j)], (i, j), f"{i}.{j}.{k}")
-    return tasks.graph(name, ccr, seed)
+    return tasks.graph(ccr, seed)
 
 
 def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft") -> OpGraph:
@@ -90,7 +94,8 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
     """
     if points < 2 or points & (points - 1):
         raise InputError(f"generator '{name}': option 'points' expects a power of two >= 2, received {points}")
-    tasks = _Tasks()
+    check_count(name, 2 * points - 1 + points * (points.bit_length() - 1))
+    tasks = _Tasks(name)
     tasks.add("call", 0.5, [], (0, 0, 0), "0.0")
     stages = points.bit_length() - 1
     for level in range(1, stages + 1):
@@ -101,14 +106,15 @@ def fft(*, points: int = 16, ccr: float = 0.5, seed: int = 0, name: str = "fft")
         for index in range(points):
             reads: list[tuple[int, ...]] = [(*before, index), (*before, index ^ (1 << stage))]
             tasks.add("butterfly", 1, reads, (1, stage, index), f"{stage}.{index}")
-    return tasks.graph(name, ccr, seed)
+    return tasks.graph(ccr, seed)
 
 
 def stencil(*, rows: int = 4, columns: int = 4, steps: int = 5, ccr: float = 0.5, seed: int = 0,
             name: str = "stencil") -> OpGraph:  # fmt: skip
     """Build a five-point stencil: every tile depends on itself and its neighbours one step before."""
     check_sizes(name, rows=rows, columns=columns, steps=steps)
-    tasks = _Tasks()
+    check_count(name, rows * columns * steps)
+    tasks = _Tasks(name)
     for t in range(steps):
         for i in range(rows):
             for j in range(columns):
@@ -116,4 +122,4 @@ def stencil(*, rows: int = 4, columns: int = 4, steps: int = 5, ccr: float = 0.5
                     (t - 1, i + di, j + dj) for di, dj in ((0, 0), (-1, 0), (1, 0), (0, -1), (0, 1))
                 ]
                 tasks.add("sweep", 1, around, (t, i, j), f"{t}.{i}.{j}")
-    return tasks.graph(name, ccr, seed)
+    return tasks.graph(ccr, seed)

@@ -19,7 +19,7 @@ import numpy as np
 
 from placeopt.errors import InputError
 from placeopt.instances.generators.measured import BYTES_PER_TICK, MEAN_TICKS, check_ccr, check_spread
-from placeopt.instances.generators.table import check_sizes
+from placeopt.instances.generators.table import check_count, check_sizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,6 +107,7 @@ def planted_problem(*, ops: int = 100, devices: int = 4, degree: float = 2.0, cc
 
 def _make_plan(name: str, ops: int, devices: int, degree: float, ccr: float, spread: float, seed: int) -> _Plan:
     check_sizes(name, ops=ops, devices=devices)
+    check_count(name, ops)
     check_ccr(name, ccr)
     check_spread(name, spread)
     if ops < devices:

@@ -12,7 +12,7 @@ import numpy as np
 
 from placeopt.errors import InputError
 from placeopt.instances.generators.measured import check_ccr, check_spread, random_times, task_graph
-from placeopt.instances.generators.table import check_sizes
+from placeopt.instances.generators.table import check_count, check_sizes
 
 if TYPE_CHECKING:
     from placeopt.graph import OpGraph
@@ -29,10 +29,13 @@ def layered(*, layers: int = 10, width: int = 10, degree: float = 2.0, ccr: floa
     ccr : mean transfer time over mean op time.
     spread : op times are uniform within a factor 1 -+ spread.
     """
-    check_sizes(name, layers=layers, width=width)
+    check_sizes(name, width=width)
+    if layers < 1:
+        raise InputError(f"generator '{name}': option 'layers' expects at least 1, received {layers}")
+    check_count(name, layers * width)
     _check(name, ccr, spread, seed)
-    if degree < 1:
-        raise InputError(f"generator '{name}': option 'degree' expects a number >= 1, received {degree}")
+    if not 1 <= degree <= 1000:
+        raise InputError(f"generator '{name}': option 'degree' expects a number in 1..1000, received {degree}")
     rng = np.random.default_rng(seed)
     sizes = rng.integers(max(1, width // 2), width + width // 2 + 1, layers)
     first = np.concatenate(([0], np.cumsum(sizes)))
@@ -52,6 +55,7 @@ def fork_join(*, stages: int = 5, branches: int = 8, length: int = 2, ccr: float
               seed: int = 0, name: str = "fork-join") -> OpGraph:  # fmt: skip
     """Build a sequence of stages: a fork op, `branches` chains of `length` ops, then a join op."""
     check_sizes(name, stages=stages, branches=branches, length=length)
+    check_count(name, stages * (branches * length + 1) + 1)
     _check(name, ccr, spread, seed)
     rng = np.random.default_rng(seed)
     edges: list[tuple[int, int]] = []
@@ -78,6 +82,7 @@ def series_parallel(*, ops: int = 100, parallel: float = 0.5, branches: int = 4,
     are `ops` ops.
     """
     check_sizes(name, ops=ops, branches=branches)
+    check_count(name, ops)
     _check(name, ccr, spread, seed)
     if not 0 <= parallel <= 1:
         raise InputError(f"generator '{name}': option 'parallel' expects a number in 0..1, received {parallel}")
@@ -131,9 +136,9 @@ def in_tree(*, depth: int = 6, arity: int = 2, ccr: float = 0.5, spread: float =
 
 def _tree(name: str, depth: int, arity: int) -> tuple[np.ndarray, np.ndarray, int]:
     check_sizes(name, depth=depth, arity=arity)
+    check_count(name, depth + 1 if arity == 1 else arity ** min(depth, 64))
     n = depth + 1 if arity == 1 else (arity ** (depth + 1) - 1) // (arity - 1)
-    if n > 2_000_000:
-        raise InputError(f"generator '{name}': depth {depth} with arity {arity} makes {n} ops; use at most 2000000")
+    check_count(name, n)
     child = np.arange(1, n, dtype=np.int64)
     return (child - 1) // arity, child, n
 

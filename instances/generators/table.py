@@ -65,6 +65,17 @@ _TABLE: dict[str, Entry] = {
     "planted": Entry("planted:planted", {}, "random DAG with a known optimal makespan on k identical devices"),
 }  # fmt: skip
 
+MAX_SIZE = 10**9
+"""Largest value of a size option."""
+
+MAX_REPEATS = 10_000
+"""Largest number of layers, unrolled steps and other parts that are written down one by one."""
+
+_REPEATS = ("layers", "decoder_layers", "image_layers", "text_layers", "cells", "experts", "steps", "source", "target")
+
+MAX_OPS = 2_000_000
+"""Largest number of ops of a generated graph."""
+
 _TRAINING = ("training", "optimizer", "backward_ratio")
 """Options that every generator has: see `training_graph`."""
 
@@ -179,10 +190,19 @@ def _suggest(word: str, known: list[str]) -> str:
 
 
 def check_sizes(name: str, **sizes: int) -> None:
-    """Refuse sizes below 1: helper of the generators."""
+    """Refuse sizes outside 1..10^9: helper of the generators."""
     for key, value in sizes.items():
         if value < 1:
             raise InputError(f"generator '{name}': option '{key}' expects at least 1, received {value}")
+        most = MAX_REPEATS if key in _REPEATS else MAX_SIZE
+        if value > most:
+            raise InputError(f"generator '{name}': option '{key}' expects at most {most}, received {value}")
+
+
+def check_count(name: str, ops: int) -> None:
+    """Refuse graphs that would not fit into memory: helper of the generators."""
+    if ops > MAX_OPS:
+        raise InputError(f"generator '{name}': these options make {ops} ops; use at most {MAX_OPS}")
 
 
 def check_choice(name: str, key: str, value: str, options: tuple[str, ...]) -> None:

@@ -52,6 +52,7 @@ def bert(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, 
     """Build a BERT encoder with its pooler (Devlin et al. 2019); `ffn` 0 means 4 * hidden."""
     check_sizes(name, layers=layers, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
     check_heads(name, hidden, heads)
+    check_sizes(name, ffn=ffn or 1)
     style = make_style(name, detail, training)
     b = GraphBuilder(name, dtype_bytes)
     x = bert_stack(b, b.input(batch, seq), style, layers, hidden, heads, ffn or 4 * hidden, vocab)
@@ -86,6 +87,7 @@ def gpt(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, v
     """Build a GPT decoder (Radford et al. 2019; Brown et al. 2020) with tied input and output embeddings."""
     check_sizes(name, layers=layers, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
     check_heads(name, hidden, heads)
+    check_sizes(name, ffn=ffn or 1)
     style = make_style(name, detail, training)
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("embeddings"):

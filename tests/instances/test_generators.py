@@ -104,6 +104,15 @@ def test_batch_scales_the_work_and_not_the_weights():
         assert four.parameters.sum() == one.parameters.sum()
 
 
+def test_generated_and_exported_networks_agree():
+    """The ONNX files inside the onnx package have the parameters and flops of the generated graphs."""
+    pytest.importorskip("onnx")
+    for name in ("resnet50", "densenet121"):
+        exported, generated = po.read_graph(f"onnx:{name}"), generate(name)
+        assert exported.parameters.sum() == generated.parameters.sum()
+        assert exported.flops.sum() == pytest.approx(generated.flops.sum(), rel=0.005)
+
+
 def test_coarse_and_fine_transformers_agree():
     """Both levels of detail have the same weights and, up to element-wise ops, the same flops."""
     for spec in ("gpt2", "bert-base", "llama?layers=2", "mt5", "flava", "moe"):
@@ -237,6 +246,13 @@ def test_a_96_layer_training_graph_has_tens_of_thousands_of_ops():
         ("gen:llama-layer?shards=3&heads=32", "heads"),
         ("gen:llama-layer?shards=100000", "shards"),
         ("gen:in-tree?depth=99", "at most"),
+        ("gen:layered?layers=1000000&width=1000000", "at most 2000000"),
+        ("gen:stencil?rows=9999999999", "at most"),
+        ("gen:fft?points=1073741824", "at most"),
+        ("gen:gpt2?layers=1000000", "at most 10000"),
+        ("gen:gpt2?ffn=-1", "at least 1"),
+        ("gen:mt5?decoder_layers=-1", "at least 1"),
+        ("gen:gpt2?layers=1&batch=1000000000", "2.62"),
     ],
 )
 def test_wrong_specifications_are_refused_in_one_line(spec, words):
