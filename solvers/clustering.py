@@ -10,21 +10,29 @@ mapping of clusters to devices:
   TPDS 5(9), 1994. Ops are examined along the dominant sequence; an op joins the cluster of its dominant
   predecessor where that lets it start earlier.
 
-Mapping: clusters by decreasing work (longest processing time first); each goes to the device it exchanges
-most data with among those that stay below a load limit, otherwise to the device that finishes it first.
+Two kinds of mapping are tried:
+
+- clusters by decreasing work (longest processing time first); each goes to the device it exchanges most data
+  with among those that stay below a load limit, otherwise to the device that finishes it first;
+- HEFT with whole clusters: the first op of a cluster chooses the device, by earliest finish.
 """
+
+# mypy: disable-error-code="assignment, return-value"
+# (a jitted integer is an int64 or an int alike, which the type checker cannot know)
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from placeopt.errors import InputError
-from placeopt.solvers.heuristics.driver import View, run
+from placeopt.solvers.heuristics.driver import View, join, run
+from placeopt.solvers.heuristics.kernels import Plan, clustered_rank, schedule_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -225,25 +233,31 @@ def _choose(
     return best
 
 
-@njit(cache=True, nogil=True)
 def map_clusters(graph: UnitGraph, cluster: Ints, limit: float) -> tuple[Ints, bool]:
     """Give each cluster a device: longest first, to the nearest device within the load `limit`.
 
     A cluster that no device can hold is placed unit by unit. Returns the device of each unit and whether
     some unit found no device with space (it then sits on one that can run it).
     """
+    count = int(cluster.max()) + 1
+    members = np.argsort(cluster, kind="stable")
+    pointer = np.searchsorted(cluster[members], np.arange(count + 1)).astype(np.int64)
+    longest_first = np.argsort(-np.bincount(cluster, graph.mean_work, minlength=count), kind="stable")
+    device_of, overflow = _map_in_order(graph, members, pointer, longest_first, limit)
+    return device_of, bool(overflow)
+
+
+@njit(cache=True, nogil=True)
+def _map_in_order(
+    graph: UnitGraph, members: Ints, pointer: Ints, sequence: Ints, limit: float
+) -> tuple[Ints, bool]:
+    """Map the clusters of `sequence`; the units of cluster c are members[pointer[c]:pointer[c + 1]]."""
     num_units, k = graph.work.shape
-    count = cluster.max() + 1
-    load_of = np.zeros(count)
-    for unit in range(num_units):
-        load_of[cluster[unit]] += graph.mean_work[unit]
-    members = np.argsort(cluster, kind="mergesort")
-    pointer = np.searchsorted(cluster[members], np.arange(count + 1))
     device_of = np.full(num_units, -1, np.int64)
     load, free = np.zeros(k), graph.capacity.copy()
     near, work = np.zeros(k), np.zeros(k)
     overflow = False
-    for c in np.argsort(-load_of, kind="mergesort"):
+    for c in sequence:
         first, end = pointer[c], pointer[c + 1]
         near[:] = 0.0
         work[:] = 0.0
@@ -268,7 +282,7 @@ def map_clusters(graph: UnitGraph, cluster: Ints, limit: float) -> tuple[Ints, b
                 device = _choose(graph, graph.work[unit], graph.bytes[unit], load, free, near, limit)
             if device < 0:
                 overflow = True
-                device = int(np.argmin(graph.work[unit]))
+                device = np.argmin(graph.work[unit])
             device_of[unit] = device
             load[device] += graph.work[unit, device]
             free[device] -= graph.bytes[unit]
@@ -276,11 +290,53 @@ def map_clusters(graph: UnitGraph, cluster: Ints, limit: float) -> tuple[Ints, b
 
 
 @njit(cache=True, nogil=True)
+def _join(
+    pred_ptr: Ints, pred_op: Ints, pred_cost: Floats, succ_ptr: Ints, work: Floats, cluster: Ints, members: Ints,
+    start: Floats, finish: Floats, open_at: Floats, kept: int, op: int, target: int, commit: int,
+) -> tuple[float, int]:  # fmt: skip
+    """Earliest start of `op` behind cluster `target`, and how many predecessors must follow it there.
+
+    The predecessor whose data arrives last may follow into `target` if it is alone in its cluster (not `kept`)
+    and feeds only `op`; then the next one, and so on. With `commit` >= 0 that many of them are moved.
+    """
+    first, end = pred_ptr[op], pred_ptr[op + 1]
+    outside = np.empty(end - first, np.bool_)
+    for e in range(first, end):
+        outside[e - first] = cluster[pred_op[e]] != target
+    tail = open_at[target]
+    best, pulls, count = np.inf, 0, 0
+    while True:
+        late, late_at = -1, 0.0
+        for e in range(first, end):
+            at = finish[pred_op[e]] + pred_cost[e]
+            if outside[e - first] and (late < 0 or at > late_at):
+                late, late_at = e, at
+        if max(tail, late_at) < best:
+            best, pulls = max(tail, late_at), count
+        if late < 0 or tail >= best or count == commit:
+            break
+        source = pred_op[late]
+        alone = members[cluster[source]] == 1 and cluster[source] != kept
+        if not alone or succ_ptr[source + 1] - succ_ptr[source] > 1:
+            break
+        moved = max(start[source], tail)
+        tail = moved + work[source]
+        outside[late - first] = False
+        count += 1
+        if commit >= 0:
+            members[cluster[source]] = 0
+            members[target] += 1
+            cluster[source], start[source], finish[source] = target, moved, tail
+            open_at[target] = tail
+    return best, pulls
+
+
+@njit(cache=True, nogil=True)
 def dominant_sequence_clusters(
     order: Ints, pred_ptr: Ints, pred_op: Ints, pred_cost: Floats, succ_ptr: Ints, succ_op: Ints, succ_cost: Floats,
     work: Floats,
-) -> Ints:  # fmt: skip
-    """DSC: cluster of each op, on an unbounded number of devices.
+) -> tuple[Ints, Floats]:  # fmt: skip
+    """DSC: cluster and start of each op, on an unbounded number of devices.
 
     The free op with the largest t-level + b-level is examined next. Its t-level drops if it joins the cluster
     of the predecessor whose data arrives last; predecessors that feed only this op follow into the cluster
@@ -324,39 +380,12 @@ def dominant_sequence_clusters(
         home, begin = -1, arrival[op]
         if dominant[op] >= 0 and cluster[dominant[op]] != kept:
             target = cluster[dominant[op]]
-            begin = open_at[target]
-            for e in range(pred_ptr[op], pred_ptr[op + 1]):
-                if cluster[pred_op[e]] != target:
-                    begin = max(begin, finish[pred_op[e]] + pred_cost[e])
-            if begin < arrival[op]:
-                home = target
-            else:
-                begin = arrival[op]
-        while home >= 0:  # predecessors that only feed this op may follow
-            late, late_at = -1, 0.0
-            others = open_at[home]
-            for e in range(pred_ptr[op], pred_ptr[op + 1]):
-                source = pred_op[e]
-                if cluster[source] != home:
-                    at = finish[source] + pred_cost[e]
-                    if late < 0 or at > late_at:
-                        if late >= 0:
-                            others = max(others, late_at)
-                        late, late_at = source, at
-                    else:
-                        others = max(others, at)
-            if late < 0 or cluster[late] == kept or members[cluster[late]] > 1:
-                break
-            if succ_ptr[late + 1] - succ_ptr[late] > 1:
-                break
-            moved = max(start[late], open_at[home])
-            if max(others, moved + work[late]) >= begin:
-                break
-            members[cluster[late]] = 0
-            cluster[late], start[late], finish[late] = home, moved, moved + work[late]
-            open_at[home], last[home] = finish[late], late
-            members[home] += 1
-            begin = max(others, finish[late])
+            best, pulls = _join(pred_ptr, pred_op, pred_cost, succ_ptr, work, cluster, members, start, finish, open_at,
+                                kept, op, target, -1)  # fmt: skip
+            if best < begin:
+                home, begin = target, best
+                _join(pred_ptr, pred_op, pred_cost, succ_ptr, work, cluster, members, start, finish, open_at,
+                      kept, op, target, pulls)  # fmt: skip
         if home < 0:
             home = clusters
             clusters += 1
@@ -373,10 +402,14 @@ def dominant_sequence_clusters(
                 heapq.heappush(free, (-(arrival[child] + level[child]), child))
             else:
                 heapq.heappush(partial, (-(arrival[child] + level[child]), child))
-    return cluster
+    return cluster, start
 
 
 # --- solvers -----------------------------------------------------------------------------------------------
+
+
+OFFSET = 1_000_000
+"""Added to devices, so that their digests never equal those of cluster numbers."""
 
 
 class _Sweep:
@@ -387,20 +420,40 @@ class _Sweep:
         fastest = graph.work.min(axis=1)
         self.ideal = max(float(fastest.sum()) / view.problem.num_devices, 1.0)
         self.seen: set[bytes] = set()
-        self.clusterings: set[bytes] = set()
 
     def candidates(self, cluster: Ints) -> Iterator[Placement | None]:
-        if cluster.tobytes() in self.clusterings:
+        if not self._is_new(cluster):
             return
-        self.clusterings.add(cluster.tobytes())
         for slack in self.slack:
             home, overflow = map_clusters(self.graph, cluster, self.ideal * (1.0 + slack))
             device = home[self.view.units.unit]
-            key = device.astype(np.int32).tobytes()
-            if key in self.seen:
-                continue
-            self.seen.add(key)
-            yield self.view.repaired(device) if overflow else self.view.list_scheduled(device)
+            if self._is_new(device + OFFSET):
+                yield self.view.repaired(device) if overflow else self.view.list_scheduled(device)
+        yield from self._by_earliest_finish(cluster)
+
+    def _by_earliest_finish(self, cluster: Ints) -> Iterator[Placement | None]:
+        """HEFT over clusters, as planned and once more with the b-levels of its own devices."""
+        view = self.view
+        units = join(view.units, cluster)
+        if not np.logical_or.reduce(units.allowed, axis=1).all():
+            return  # a cluster of ops that no one device can run
+        rank = clustered_rank(view.graph, view.mean_compute, view.mean_transfer, units.unit)
+        pinned = np.full(len(units.bytes), -1, dtype=np.int64)
+        plan: Plan = schedule_in_order(
+            view.graph, units, view.by_decreasing(rank), np.zeros((0, 0)), pinned, True, view.contended
+        )
+        if self._is_new(plan.device + OFFSET):
+            yield view.fitted(plan)
+            if not plan.overflow:
+                yield view.list_scheduled(plan.device)
+
+    def _is_new(self, labels: Ints) -> bool:
+        """Whether these devices of ops (or clusters of units) were not seen before; only digests are kept."""
+        key = blake2b(labels.astype(np.int32).tobytes(), digest_size=16).digest()
+        if key in self.seen:
+            return False
+        self.seen.add(key)
+        return True
 
 
 def _check_slack(solver: str, slack: tuple[float, ...]) -> None:
@@ -496,7 +549,7 @@ class Dsc:
 
         def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
             sweep = _Sweep(view, unit_graph(view), self.slack)
-            yield from sweep.candidates(merge_units(dsc_clusters(view), view.units.unit))
+            yield from sweep.candidates(merge_units(dsc_clusters(view)[0], view.units.unit))
 
         return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress)
 
@@ -511,13 +564,14 @@ def internalised(view: View, graph: UnitGraph) -> Ints:
     ))  # fmt: skip
 
 
-def dsc_clusters(view: View) -> Ints:
-    """Cluster of each op by DSC with mean compute and transfer times."""
+def dsc_clusters(view: View) -> tuple[Ints, Floats]:
+    """Cluster and start of each op by DSC with mean compute and transfer times, on unlimited devices."""
     graph, delay = view.graph, view.mean_transfer
-    return np.asarray(dominant_sequence_clusters(
+    cluster, start = dominant_sequence_clusters(
         graph.order, graph.pred_ptr, graph.pred_op, delay[graph.pred_tensor],
         graph.succ_ptr, graph.succ_op, delay[graph.succ_tensor], view.mean_compute,
-    ))  # fmt: skip
+    )  # fmt: skip
+    return cluster, start
 
 
 def merge_units(cluster: Ints, unit: Ints) -> Ints:

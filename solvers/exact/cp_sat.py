@@ -17,6 +17,8 @@ from placeopt.errors import InputError
 from placeopt.solver import Tracker, require_objective
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placeopt.bounds.analysis import Analysis
     from placeopt.problem import PlacementProblem
     from placeopt.solution import Budget, Placement, Result
@@ -65,12 +67,12 @@ class CpSat:
         """Search for the best placement and prove it; an evaluation is a conflict of the CP-SAT search."""
         if problem.objective != "makespan":
             require_objective(self.name, problem, ("makespan", "period", "latency"))
-            from placeopt.solvers.exact import period_cp_sat
-
-            result: Result[Placement] = period_cp_sat.solve(
-                self, problem, budget, seed=seed, initial=initial, on_progress=on_progress
-            )
-            return result
+            solve: Callable[..., Result[Placement]]
+            if problem.objective == "period":
+                from placeopt.solvers.exact.period_cp_sat import solve_period as solve
+            else:
+                from placeopt.solvers.exact.latency_cp_sat import solve_latency as solve
+            return solve(self, problem, budget, seed=seed, initial=initial, on_progress=on_progress)
         return self._solve_makespan(problem, budget, seed, initial, on_progress)
 
     def _solve_makespan(

@@ -186,6 +186,16 @@ class View:
         return work
 
 
+def join(units: kernels.UnitArrays, cluster: NDArray[np.int64]) -> kernels.UnitArrays:
+    """Make each cluster of units one unit; `cluster` has the number of each unit's cluster, shape (num_units,)."""
+    count = int(cluster.max()) + 1
+    size = np.zeros(count, dtype=np.int64)
+    np.add.at(size, cluster, units.bytes)
+    allowed = np.ones((count, units.allowed.shape[1]), dtype=np.bool_)
+    np.logical_and.at(allowed, cluster, units.allowed)
+    return kernels.UnitArrays(frozen(cluster[units.unit]), frozen(size), frozen(allowed), units.capacity)
+
+
 def units_of(problem: PlacementProblem, op_bytes: NDArray[np.int64] | None = None) -> kernels.UnitArrays:
     """Group ops into units that share a device; `op_bytes` replaces the resident bytes."""
     n = problem.num_ops
@@ -242,12 +252,15 @@ def run(
         found = _try_all(tracker, problem, propose, seed, inflations if problem.memory == "peak" else (0.0,), batch)
         if not found and tracker.solution is None:
             message = message or _why_nothing(problem)
-    if tracker.solution is None:
+    incumbent = tracker.solution
+    if incumbent is None:
         full = pack(units_of(problem))[1]
         if full:
             message = "the ops cannot be packed into the capacities (proved by an integer program)"
         return tracker.result(status="infeasible" if full else "unknown", message=message)
-    return finish(tracker, message=message)
+    if incumbent.priority is None:  # a sample: give it ranks; it keeps its value, as fifo ignores them
+        incumbent = View(problem).list_scheduled(incumbent.device)
+    return finish(tracker, incumbent, message=message)
 
 
 def _try_all(

@@ -91,6 +91,22 @@ def upward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> tuple[Floats
 
 
 @njit(cache=True, nogil=True)
+def clustered_rank(graph: GraphArrays, work: Floats, delay: Floats, cluster: Ints) -> Floats:
+    """b-levels when transfers inside a cluster take no time."""
+    n = len(work)
+    rank = np.zeros(n)
+    for position in range(n - 1, -1, -1):
+        op = graph.order[position]
+        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
+            length = rank[graph.succ_op[e]]
+            if cluster[graph.succ_op[e]] != cluster[op]:
+                length += delay[graph.succ_tensor[e]]
+            rank[op] = max(rank[op], length)
+        rank[op] += work[op]
+    return rank
+
+
+@njit(cache=True, nogil=True)
 def placed_rank(graph: GraphArrays, device_of: Ints) -> Floats:
     """b-levels of a given assignment: its own compute times, transfers only between different devices."""
     n = len(device_of)

@@ -105,7 +105,8 @@ class RandomPlacement:
     """The best of many uniform random placements.
 
     Each unit (colocation group or op) gets a uniform compatible device; samples that break a capacity are
-    drawn again one unit after the other among the devices with space.
+    drawn again one unit after the other among the devices with space. Samples run first come, first served;
+    the best one is ranked by a list schedule at the end, which can only make it faster.
 
     Parameters
     ----------
