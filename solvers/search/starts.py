@@ -95,6 +95,8 @@ def _heuristic(objective: Objective, name: str) -> tuple[int | None, Placement] 
         result = make_solver(name).solve(problem, Budget(seconds, evaluations), seed=tracker.seed)
     except InputError:
         return None  # the start is an offer; a solver that refuses the problem makes none
+    if result.stop_reason == "interrupted":  # the solver kept Ctrl-C to itself
+        tracker.stop_reason, tracker.stopped = "interrupted", True
     if result.solution is None:
         return None
     if objective.measure is None:

@@ -11,7 +11,7 @@ from placeopt.evaluation import num_threads
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.search import anneal_kernels
 from placeopt.solvers.search.space import ranked
-from placeopt.solvers.search.walk import make_walk
+from placeopt.solvers.search.walk import NEVER, make_walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +83,11 @@ class Walker:
         self._walk.device[:] = device
         self._walk.sequence[:] = sequence
         anneal_kernels.settle(self.space.graph, self._walk)
+
+    def restart(self, device: Ints, sequence: Ints) -> None:
+        """Continue from another placement and forget the best so far."""
+        self._walk.value[1] = NEVER
+        self.jump(device, sequence)
 
     def best(self) -> tuple[Ints, Ints]:
         """(device, sequence) of the best placement."""
