@@ -28,4 +28,11 @@ SPECS: tuple[SolverSpec, ...] = (
         ("makespan", "period", "latency"),
         "constraint programming: anytime, with a proven bound",
     ),
+    SolverSpec(
+        "lns",
+        "placeopt.solvers.exact.lns:Lns",
+        "placement",
+        ("makespan",),
+        "re-optimise windows of the best placement with CP-SAT, for large problems",
+    ),
 )

@@ -30,6 +30,9 @@ COARSE_HORIZON = 2**40
 PROBE_SECONDS, PROBE_SHARE = 20.0, 0.25
 """Time for horizons at the lower bound: at most so many seconds, and this share of the time left."""
 
+FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
+"""Shares of the time left for a first run of the whole model, and then for windows (`lns`)."""
+
 LADDER = ((2**12, 0.15), (2**16, 0.25))
 """Coarse grids to search first: (units in the horizon, share of the time left)."""
 
@@ -134,8 +137,15 @@ def search(
             upper = upper if tracker.value is None else tracker.value
             if status == "infeasible":
                 return status, message
-    if not tracker.stop():
-        scale = unit if upper // unit <= COARSE_HORIZON else -(-upper // COARSE_HORIZON)
+    scale = exact or -(-upper // COARSE_HORIZON)
+    if math.isfinite(tracker.seconds_left) and tracker.budget.evaluations is None and not tracker.stop():
+        # what the whole model does not solve soon gains most from windows; the bound is pursued at the end
+        status, message = _solve_on_grid(settings, problem, tracker, analysis, scale, FIRST_SHARE)
+        if tracker.solution is not None and status is None and not message and not tracker.stop():
+            from placeopt.solvers.exact.lns import Lns, Search
+
+            Search(Lns(), problem, tracker, analysis).run(share=WINDOW_SHARE)
+    if status is None and not message and not tracker.stop():
         status, message = _solve_on_grid(settings, problem, tracker, analysis, scale, 1.0)
         if not tracker.stop():
             tracker.stopped = True
