@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from placeopt.kernels import INFEASIBLE
 from placeopt.solution import QUEUES, Placement, Result, Schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
     from placeopt.problem import PlacementProblem
@@ -200,20 +203,30 @@ def evaluate_batch(
             )
     arrays = problem_arrays(problem)
     out = np.empty(len(table), dtype=np.int64)
-    workers = num_threads() if threads is None else max(1, threads)
-    # Below about a millisecond of work, handing it to threads costs more than it saves.
-    if workers == 1 or len(table) < 2 or len(table) * (problem.num_ops + problem.num_edges) < 40_000:
-        kernels.batch(arrays, table, ranks, mode, out)
-        return out
-    parts = np.array_split(np.arange(len(table)), min(len(table), 4 * workers))
     shared = len(ranks) == 1
 
-    def run(part: NDArray[np.int64]) -> None:
-        piece = slice(int(part[0]), int(part[-1]) + 1)
+    def run(piece: slice) -> None:
         kernels.batch(arrays, table[piece], ranks if shared else ranks[piece], mode, out[piece])
 
-    list(_pool(workers).map(run, parts))
+    parallel_slices(run, len(table), len(table) * (problem.num_ops + problem.num_edges), threads)
     return out
+
+
+def parallel_slices(
+    run: Callable[[slice], None], count: int, work: int, threads: int | None = None
+) -> None:
+    """Call `run` on slices that cover 0..count, in threads where there is enough `work` (steps) to share.
+
+    For kernels that release the interpreter lock and write each item's result to its own place, so that the
+    outcome does not depend on the number of threads.
+    """
+    workers = num_threads() if threads is None else max(1, threads)
+    # Below about a millisecond of work, handing it to threads costs more than it saves.
+    if workers == 1 or count < 2 or work < 40_000:
+        run(slice(0, count))
+        return
+    edges = np.linspace(0, count, min(count, 4 * workers) + 1).astype(int).tolist()
+    list(_pool(workers).map(run, [slice(a, b) for a, b in pairwise(edges)]))
 
 
 def num_threads() -> int:

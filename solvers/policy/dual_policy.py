@@ -1,0 +1,263 @@
+"""`dual-policy`: select an op, place it, learn both by policy gradient, starting as a heuristic (Doppler).
+
+After "DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs" (2025), with
+log-linear policies instead of graph networks: stage I imitates a heuristic (maximum likelihood, ties share the
+credit), stage II is policy gradient on the simulator, stage III on a real system. The policy *starts as* the
+heuristic, so what it returns is never worse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.errors import InputError
+from placeopt.evaluation import INFEASIBLE, best_queue, evaluate_batch, finish
+from placeopt.solution import Budget, Placement
+from placeopt.solver import Tracker, make_solver, require_objective
+from placeopt.solvers.policy import rollout
+from placeopt.solvers.policy.dual_model import DualPolicyModel, Episodes, Stage, roll, weights_of
+from placeopt.solvers.policy.engine import Adam, rank_utilities
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.problem import PlacementProblem
+    from placeopt.solution import Result
+    from placeopt.solver import OnProgress
+
+STARTS = ("critical-path", "eft", "scratch")
+ABLATIONS = ("both", "sel", "plc")
+
+
+@dataclass(frozen=True)
+class DualPolicy:
+    """Doppler's dual policy: pick an op, then its device; starts as a heuristic, learns by policy gradient.
+
+    Parameters
+    ----------
+    start : the policy to begin with: "critical-path", "eft" (HEFT without insertion) or "scratch".
+    teacher : registered heuristic that stage I imitates, and whose placement is the first incumbent; "" for none.
+    imitation : gradient steps of stage I.
+    batch : episodes per policy-gradient step.
+    learn : "both" policies, or only "sel" or "plc" (the other one stays greedy).
+    residual : learn a score per op and per (op, device) besides the feature weights; better on the graph at
+        hand, nothing to transfer.
+    learning_rate, residual_rate : Adam's steps for the weights and for the residual.
+    temperature, final_temperature : of both softmaxes, at the start and at the end of the budget.
+    elite : weight of repeating the best episode so far in every step (self-imitation).
+    entropy : strength of keeping the policy random: episodes with more entropy get this much more advantage.
+    queue : execution that episodes are valued under: "priority" (the order SEL chose) or "fifo".
+    policy : policy file to start from; `save_policy` : where to write the trained one.
+    """
+
+    start: str = "critical-path"
+    teacher: str = "critical-path"
+    imitation: int = 0
+    batch: int = 64
+    learn: str = "both"
+    residual: bool = True
+    learning_rate: float = 0.15
+    residual_rate: float = 0.25
+    temperature: float = 1.0
+    final_temperature: float = 0.5
+    elite: float = 0.5
+    entropy: float = 0.0
+    queue: str = "priority"
+    policy: str = ""
+    save_policy: str = ""
+
+    name: ClassVar[str] = "dual-policy"
+
+    def __post_init__(self) -> None:
+        for key, options in (("start", STARTS), ("learn", ABLATIONS), ("queue", ("priority", "fifo"))):
+            if getattr(self, key) not in options:
+                raise InputError(
+                    f"dual-policy: {key} must be one of {', '.join(options)}, received '{getattr(self, key)}'"
+                )
+        for key in ("learning_rate", "temperature", "final_temperature"):
+            if not getattr(self, key) > 0:
+                raise InputError(f"dual-policy: {key} must be > 0, received {getattr(self, key)}")
+        for key in ("residual_rate", "elite", "entropy", "imitation"):
+            if not getattr(self, key) >= 0:
+                raise InputError(f"dual-policy: {key} must be >= 0, received {getattr(self, key)}")
+        if self.batch < 2:
+            raise InputError(f"dual-policy: batch must be at least 2, received {self.batch}")
+
+    def solve(
+        self,
+        problem: PlacementProblem,
+        budget: Budget,
+        *,
+        seed: int,
+        initial: Placement | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[Placement]:
+        """Train on `problem` within the budget and return the best placement met."""
+        require_objective(self.name, problem, ("makespan",))
+        tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
+        model = self.first_model()
+        with tracker:
+            stage = Stage.of(problem)
+            teacher = self._teacher(tracker, problem, seed)
+            if initial is not None:
+                value, _ = best_queue(problem, initial)
+                if value != INFEASIBLE:
+                    tracker.offer(value, initial)
+                    teacher = initial
+            learner = Learner(stage, model, self, np.random.default_rng(seed))
+            if not tracker.stop():
+                greedy = learner.greedy()
+                tracker.count(1)
+                learner.credit(tracker, greedy, self._values(problem, greedy))
+            if teacher is not None and self.imitation:
+                learner.imitate(teacher, self.imitation)
+            while not tracker.stop():
+                batch = int(min(self.batch, tracker.evaluations_left))
+                learner.step(tracker, batch, self._progress(tracker), self._values)
+            model = learner.model(f"{problem.name}: {learner.episodes} episodes, seed {seed}")
+        if self.save_policy:
+            model.save(self.save_policy)
+        return finish(tracker)
+
+    def first_model(self) -> DualPolicyModel:
+        """Return the policy that training starts from."""
+        return DualPolicyModel.load(self.policy) if self.policy else DualPolicyModel.heuristic(self.start)
+
+    def _teacher(self, tracker: Tracker[Placement], problem: PlacementProblem, seed: int) -> Placement | None:
+        """Run the teacher heuristic within the budget; its placement is the first incumbent."""
+        if not self.teacher or tracker.stop():
+            return None
+        left = Budget(None, tracker.evaluations_left if tracker.budget.evaluations else None)
+        result = make_solver(self.teacher).solve(problem, left, seed=seed)
+        tracker.count(result.evaluations)
+        if result.solution is not None and result.objective is not None:
+            tracker.offer(result.objective, result.solution)
+        return result.solution
+
+    def _values(self, problem: PlacementProblem, batch: Episodes) -> NDArray[np.int64]:
+        if self.queue == "fifo":
+            return evaluate_batch(problem, batch.devices)
+        return evaluate_batch(problem, batch.devices, batch.ranks, "priority")
+
+    def _progress(self, tracker: Tracker[Placement]) -> float:
+        """Share of the budget that is spent, for schedules; by evaluations where those are limited."""
+        budget = tracker.budget
+        if budget.evaluations is not None:
+            return tracker.evaluations / budget.evaluations
+        return 0.0 if not budget.seconds else min(1.0, tracker.elapsed / budget.seconds)
+
+
+class Learner:
+    """The parameters of a dual policy on one problem, and how they learn."""
+
+    def __init__(self, stage: Stage, model: DualPolicyModel, config: DualPolicy, rng: np.random.Generator) -> None:
+        n, k = stage.arrays.compute.shape
+        self.stage, self.config, self.rng = stage, config, rng
+        self.first = model
+        self.sel, self.plc = np.array(model.sel), np.array(model.plc)
+        self.sel_residual = np.zeros(n if config.residual else 0)
+        self.plc_residual = np.zeros((n if config.residual else 0, k))
+        self.adam = {
+            "sel": Adam(len(self.sel), config.learning_rate), "plc": Adam(len(self.plc), config.learning_rate),
+            "sel_residual": Adam(self.sel_residual.size, max(1e-12, config.residual_rate)),
+            "plc_residual": Adam(self.plc_residual.size, max(1e-12, config.residual_rate)),
+        }  # fmt: skip
+        self.best: tuple[int, NDArray[np.int32], NDArray[np.int64]] | None = None
+        self.episodes = 0
+
+    def model(self, note: str) -> DualPolicyModel:
+        """Return the policy as it is now, without residual."""
+        return self.first.trained(self.sel, self.plc, note)
+
+    def _roll(
+        self, count: int, mode: int, temperature: float, devices: NDArray[np.int32] | None = None,
+        ranks: NDArray[np.int64] | None = None,
+    ) -> Episodes:  # fmt: skip
+        config = self.config
+        weights = weights_of(
+            DualPolicyModel(self.sel, self.plc), self.stage.problem.num_devices,
+            sel_residual=self.sel_residual if config.residual else None,
+            plc_residual=self.plc_residual if config.residual else None,
+            temperature=temperature, sel_random=config.learn != "plc", plc_random=config.learn != "sel",
+        )  # fmt: skip
+        seeds = self.rng.integers(0, 2**63, count, dtype=np.int64).astype(np.uint64)
+        return roll(self.stage, weights, seeds, mode, devices, ranks)
+
+    def greedy(self) -> Episodes:
+        """Return the one episode in which both policies take their best action."""
+        return self._roll(1, rollout.GREEDY, 1.0)
+
+    def credit(self, tracker: Tracker[Placement], batch: Episodes, values: NDArray[np.int64]) -> None:
+        """Offer the best episode of a batch, and remember the best of all."""
+        i = int(values.argmin())
+        value = int(values[i])
+        if value == INFEASIBLE:
+            return
+        if self.best is None or value < self.best[0]:
+            self.best = (value, batch.devices[i].copy(), batch.ranks[i].copy())
+        if tracker.value is None or value < tracker.value:
+            tracker.offer(value, Placement(batch.devices[i].astype(np.int64), batch.ranks[i]))
+
+    def imitate(self, teacher: Placement, steps: int) -> None:
+        """Stage I: raise the likelihood of the teacher's decisions; all tied actions of critical path count."""
+        devices, ranks = teaching_order(self.stage.problem, teacher)
+        mode = rollout.REPLAY_TIES if self.config.teacher == "critical-path" else rollout.REPLAY
+        for _ in range(steps):
+            batch = self._roll(1, mode, self.config.temperature, devices, ranks)
+            n = self.stage.problem.num_ops
+            self._ascend(batch, np.ones(1) / n)
+
+    def step(self, tracker: Tracker[Placement], count: int, progress: float, values_of: object) -> None:
+        """Stage II: one policy-gradient step on `count` episodes (and the best so far, repeated)."""
+        config = self.config
+        temperature = config.temperature * (config.final_temperature / config.temperature) ** progress
+        batch = self._roll(count, rollout.SAMPLE, temperature)
+        values = values_of(self.stage.problem, batch)  # type: ignore[operator]
+        tracker.count(count)
+        self.episodes += count
+        self.credit(tracker, batch, values)
+        advantage = rank_utilities(values)
+        if config.entropy > 0:
+            advantage = advantage + config.entropy * (batch.entropy - batch.entropy.mean()) / max(1.0, batch.entropy.std())
+        gradient = self._gradient(batch, advantage)
+        if config.elite > 0 and self.best is not None:
+            again = self._roll(1, rollout.REPLAY, temperature, self.best[1][None, :], self.best[2][None, :])
+            repeat = self._gradient(again, np.full(1, config.elite))
+            gradient = {key: gradient[key] + repeat[key] for key in gradient}
+        self._apply(gradient)
+
+    def _gradient(self, batch: Episodes, advantage: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Return sum of advantage times score function, for each group of parameters."""
+        found = {"sel": advantage @ batch.sel, "plc": advantage @ batch.plc}
+        if self.config.residual:
+            found["sel_residual"] = advantage @ batch.sel_residual
+            found["plc_residual"] = np.tensordot(advantage, batch.plc_residual, axes=1)
+        return found
+
+    def _ascend(self, batch: Episodes, advantage: NDArray[np.float64]) -> None:
+        self._apply(self._gradient(batch, advantage))
+
+    def _apply(self, gradient: dict[str, NDArray[np.float64]]) -> None:
+        frozen = {"sel": ("plc", "plc_residual"), "plc": ("sel", "sel_residual")}.get(self.config.learn, ())
+        for key, value in gradient.items():
+            if key in frozen:
+                continue
+            parameter: NDArray[np.float64] = getattr(self, key)
+            parameter += self.adam[key].step(value.ravel()).reshape(parameter.shape)
+
+
+def teaching_order(problem: PlacementProblem, placement: Placement) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return (devices, ranks) of a placement as one episode: ranks follow a topological order.
+
+    An op is ranked when it starts if the placement is executed.
+    """
+    from placeopt.evaluation import evaluate
+
+    _, queue = best_queue(problem, placement)
+    run = evaluate(problem, placement, queue, check=False)
+    ordered = Placement.from_starts(placement.device, run.start, problem.topological_order)
+    assert ordered.priority is not None
+    return placement.device.astype(np.int32)[None, :], ordered.priority[None, :]
