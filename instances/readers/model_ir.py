@@ -205,7 +205,8 @@ def _costs(model: Model) -> tuple[list[op_costs.Cost], list[bool]]:
         known = all(value.known for value in used)
         unshaped.append(not known or bool(node.attrs.get("uncertain")))
         ranked = all(value.shape is not None for value in used)
-        costs.append(op_costs.cost(node, model.values) if ranked else None)
+        nested = None if node.extra is None else op_costs.Cost(node.extra.flops, node.extra.bytes_moved)
+        costs.append(op_costs.cost(node, model.values) if ranked else nested)
     sound = [cost for cost, flag in zip(costs, unshaped, strict=True) if cost is not None and not flag]
     sound = sound or [cost for cost in costs if cost is not None]
     fallback = op_costs.Cost(

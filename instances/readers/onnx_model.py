@@ -206,7 +206,7 @@ def _add_bodies(node: Node, proto_node: Any, values: dict[str, Value], found: In
         node.inputs += [name for name in captured if name in values and name not in node.inputs]
     times = 1
     if proto_node.op_type == "Loop":
-        trips = found.data.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
+        trips = found.known.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
         node.attrs["uncertain"] = trips is None
         times = 1 if trips is None else max(0, int(trips.reshape(-1)[0]))
     elif proto_node.op_type == "Scan":

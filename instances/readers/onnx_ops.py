@@ -82,7 +82,9 @@ def rule_of(op_type: str, domain: str, attrs: dict[str, Any]) -> tuple[str, dict
         elif op_type == "Attention":
             found["past"] = 4
     elif rule == "matmul":
-        found["trans_a"] = bool(attrs.get("transA", 0))
+        found["trans_a"], found["trans_b"] = bool(attrs.get("transA", 0)), bool(attrs.get("transB", 0))
+        if op_type == "QLinearMatMul":
+            found["right"] = 3
     elif rule == "pool":
         found["kernel"] = tuple(int(k) for k in attrs.get("kernel_shape", ()))
     elif rule == "einsum":

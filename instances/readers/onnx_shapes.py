@@ -35,10 +35,12 @@ class Inferred:
     ----------
     shapes : shape and element type of every value that has a tensor type, nested graphs included.
     data : content of the small integers that shape arithmetic computed.
+    known : the same, and the small integers that the file holds.
     """
 
     shapes: dict[str, tuple[Shape | None, str]] = field(default_factory=dict)
     data: dict[str, NDArray[Any]] = field(default_factory=dict)
+    known: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
 def infer(model: Any) -> Inferred:
@@ -49,7 +51,8 @@ def infer(model: Any) -> Inferred:
     work.CopyFrom(model)
     work.ir_version = max(work.ir_version, 8)  # before version 4 every initialiser had to be an input as well
     found = Inferred()
-    known = _hide_contents(work)
+    _import_domains(onnx, work)
+    known = found.known = _hide_contents(work)
     for _ in range(MAX_ROUNDS):
         inferred = _run(onnx, work)
         found.shapes = dict(_collect(inferred.graph))
@@ -59,6 +62,15 @@ def infer(model: Any) -> Inferred:
         if not fresh:
             break
     return found
+
+
+def _import_domains(onnx: Any, work: Any) -> None:
+    """Declare the domains that nodes use: without a declaration the inference gives the whole model up."""
+    declared = {entry.domain for entry in work.opset_import}
+    for node in work.graph.node:
+        if node.domain not in declared and node.domain not in ("", "ai.onnx"):
+            declared.add(node.domain)
+            work.opset_import.append(onnx.helper.make_opsetid(node.domain, 1))
 
 
 def _run(onnx: Any, work: Any) -> Any:

@@ -38,6 +38,13 @@ class Shapes:
         value = self.inputs[i] if 0 <= i < len(self.inputs) else None
         return () if value is None or value.shape is None else tuple(1 if d is None else d for d in value.shape)
 
+    def dim(self, i: int, axis: int) -> int | None:
+        """Dimension of input i at a negative axis, None where it is unknown; vectors have one axis only."""
+        value = self.inputs[i] if 0 <= i < len(self.inputs) else None
+        if value is None or not value.shape:
+            return None
+        return value.shape[max(axis, -len(value.shape))]
+
     def has(self, i: int) -> bool:
         """Whether input i is there."""
         return i < len(self.inputs) and self.inputs[i] is not None
@@ -88,10 +95,14 @@ def _conv_transpose(s: Shapes) -> int:
 
 def _matmul(s: Shapes) -> int:
     """Product of two (stacks of) matrices, and a bias if there is one."""
-    left = s.dims(s.node.attrs.get("left", 0))
-    inner = left[-2] if s.node.attrs.get("trans_a") and len(left) > 1 else left[-1] if left else 1
-    bias = s.out if s.has(s.node.attrs.get("bias", 99)) or s.node.shift > 0 else 0
-    return 2 * s.out * inner + bias
+    attrs = s.node.attrs
+    left = attrs.get("left", 0)
+    at = -2 if attrs.get("trans_a") else -1
+    inner = s.dim(left, at)
+    if inner is None:  # the other side may know it
+        inner = s.dim(attrs.get("right", left + 1), -1 if attrs.get("trans_b") else -2)
+    bias = s.out if s.has(attrs.get("bias", 99)) or s.node.shift > 0 else 0
+    return 2 * s.out * (1 if inner is None else inner) + bias
 
 
 def _einsum(s: Shapes) -> int:

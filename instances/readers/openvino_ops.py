@@ -81,7 +81,8 @@ def rule_of(kind: str, attributes: Mapping[str, str], where: str) -> tuple[str, 
     rule = RULE.get(kind, "elementwise")
     found = dict(_EXTRA.get(kind, {}))
     if rule == "matmul":
-        found["trans_a"] = attributes.get("transpose_a", "false").lower() in ("true", "1")
+        for key in ("a", "b"):
+            found[f"trans_{key}"] = attributes.get(f"transpose_{key}", "false").lower() in ("true", "1")
     elif rule == "pool" and "kernel" in attributes:
         found["kernel"] = tuple(whole(k.strip(), where, "kernel") for k in attributes["kernel"].split(","))
     elif rule == "einsum":

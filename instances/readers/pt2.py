@@ -78,6 +78,9 @@ def _translate(graph: dict[str, Any], signature: dict[str, Any], name: str) -> M
         outputs = [str(x) for item in call["outputs"] for x in _outputs(item)]
         if not outputs:
             continue
+        for key in outputs:
+            if key not in values:
+                raise InputError(f"output '{one_line(key)}' has no entry in tensor_values")
         args = [_argument(x["arg"]) for x in call["inputs"]]
         stack = (call.get("metadata") or {}).get("nn_module_stack", "")
         last = stack.split(";")[-1].split(",")

@@ -61,7 +61,7 @@ RULE = {name: rule for rule, names in _GROUPS.items() for name in names.split()}
 """Cost rule by ATen name; a name that is not here costs 1 flop per output element."""
 
 _EXTRA: dict[str, dict[str, Any]] = {
-    "linear": {"bias": 2},
+    "linear": {"bias": 2, "trans_b": True},
     "addmm": {"bias": 0, "left": 1},
     "addmv": {"bias": 0, "left": 1},
     "baddbmm": {"bias": 0, "left": 1},

@@ -1,0 +1,241 @@
+"""torch.export: modules live and from .pt2 archives; archives that are none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from placeopt.errors import InputError
+from placeopt.instances.readers import from_torch, read_graph
+from placeopt.instances.readers.torch_ops import base_name, module_path
+
+
+@pytest.fixture(scope="module")
+def net():
+    """Return a small module with tied weights, and its example input."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 8, 3, padding=1, bias=False)
+            self.bn = torch.nn.BatchNorm2d(8)
+            self.body = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Dropout(0.1))
+            self.head = torch.nn.Linear(8, 8, bias=False)
+            self.head.weight = self.body[0].weight
+            self.lstm = torch.nn.LSTM(4, 6, batch_first=True)
+
+        def forward(self, x):
+            a, b = torch.relu(self.bn(self.conv(x))).chunk(2, dim=1)
+            z = torch.cat([b, a], 1).mean((2, 3))
+            h, _ = self.lstm((self.body(z) + self.head(z)).view(-1, 2, 4))
+            return torch.nn.functional.scaled_dot_product_attention(h, h, h).softmax(-1)
+
+    return Net().eval(), (torch.zeros(2, 3, 16, 16),)
+
+
+def kind(graph, name):
+    """Return the index of the only op of a type."""
+    assert graph.op_types.count(name) == 1
+    return graph.op_types.index(name)
+
+
+def test_a_module_becomes_a_graph(net):
+    """Parameters are the module's, tied ones once and colocated; flops are the textbook ones."""
+    module, inputs = net
+    graph = from_torch(module, inputs)
+    assert graph.name == "Net"
+    assert int(graph.parameters.sum()) == sum(p.numel() for p in module.parameters())
+    assert not graph.unshaped.any()
+    assert "batch_norm" not in graph.op_types
+    conv, lstm = kind(graph, "conv2d"), kind(graph, "lstm")
+    assert graph.flops[conv] == 2 * 8 * 16 * 16 * (2 * 27 + 1)
+    assert graph.flops[lstm] == 2 * 2 * 2 * 24 * (4 + 6) + 10 * 2 * 2 * 6
+    attention = kind(graph, "scaled_dot_product_attention")
+    assert graph.flops[attention] == 2 * (2 * 2 * 2 * 6 * 2) + 5 * 2 * 2 * 2
+    linear = [i for i, t in enumerate(graph.op_types) if t == "linear"]
+    assert graph.colocation[linear].tolist() == [0, 0]
+    assert graph.parameters[linear].tolist() == [64 + 8, 0]
+    assert [graph.layer[i] for i in linear] == ["body/0", "head"]
+    assert (graph.bytes_moved[[conv, lstm, attention]] > 0).all()
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes")
+def test_fold_and_fuse_are_options(net):
+    """Without them, batch norm and dropout stay, and parameters are the same."""
+    module, inputs = net
+    plain, fused = from_torch(module, inputs, fuse=False, fold=False), from_torch(module, inputs)
+    assert {"batch_norm", "dropout"} <= set(plain.op_types)
+    assert plain.parameters.sum() == fused.parameters.sum()
+    bn = kind(plain, "batch_norm")
+    assert (plain.parameters[bn], plain.resident[bn]) == (16, 4 * 32)
+
+
+def test_a_module_without_weights_will_do():
+    """A module on the meta device has no weights in memory, and gives the same graph."""
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        module = torch.nn.Sequential(torch.nn.Linear(10**5, 10**6), torch.nn.ReLU())
+        graph = from_torch(module, (torch.zeros(4, 10**5),))
+    assert graph.resident[0] == 4 * (10**11 + 10**6)
+    assert graph.parameters[0] == 10**11 + 10**6
+
+
+def test_dynamic_shapes_take_the_example_sizes():
+    """Symbolic dimensions have the sizes of the example inputs."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(5, 6)
+    batch = torch.export.Dim("batch", min=2, max=64)
+    graph = from_torch(module, (torch.zeros(7, 5),), dynamic_shapes={"input": {0: batch}})
+    assert graph.flops.tolist() == [7 * 6 * 11]
+    assert not graph.unshaped.any()
+
+
+def test_what_cannot_be_exported():
+    """No module, or one that torch cannot trace, gives one line."""
+    torch = pytest.importorskip("torch")
+
+    class Bad(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum().item() > 0 else -x
+
+    with pytest.raises(InputError, match=r"expected a torch\.nn\.Module, received int"):
+        from_torch(3, ())
+    with pytest.raises(InputError, match="cannot export Bad") as error:
+        from_torch(Bad(), (torch.zeros(3),))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes")
+def test_archives_give_the_same_graph(net, tmp_path):
+    """A .pt2 file is read, without torch, to the graph that the live module gives."""
+    torch = pytest.importorskip("torch")
+    module, inputs = net
+    torch.export.save(torch.export.export(module, inputs), tmp_path / "net.pt2")
+    live, stored = from_torch(module, inputs), read_graph(tmp_path / "net.pt2")
+    assert (live.op_types, live.layer, live.shapes) == (stored.op_types, stored.layer, stored.shapes)
+    for key in ("producer", "consumer", "consumer_ptr", "tensor_bytes", "flops", "bytes_moved", "resident", "parameters",
+                "colocation", "unshaped"):  # fmt: skip
+        assert np.array_equal(getattr(live, key), getattr(stored, key)), key
+    code = f"import sys; from placeopt.instances.readers import read_graph; read_graph({str(tmp_path / 'net.pt2')!r});"
+    out = subprocess.run(
+        [sys.executable, "-c", code + "print('torch' in sys.modules)"], capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == "False"
+
+
+# --- archives without torch -----------------------------------------------------------------------------
+
+
+def program(**changes):
+    """Return the JSON of a program y = linear(x, w)."""
+
+    def size(*dims):
+        return {"dtype": 7, "sizes": [{"as_int": d} for d in dims]}
+
+    def tensor(name):
+        return {"as_tensor": {"name": name}}
+
+    graph = {
+        "inputs": [tensor("w"), tensor("x")],
+        "outputs": [tensor("y")],
+        "nodes": [{
+            "target": "torch.ops.aten.linear.default",
+            "inputs": [{"name": "input", "arg": tensor("x")}, {"name": "weight", "arg": tensor("w")}],
+            "outputs": [tensor("y")],
+            "metadata": {"nn_module_stack": "L__self__,,Net;L__self___fc,fc.0,torch.nn.Linear"},
+        }],
+        "tensor_values": {"x": size(3, 5), "w": size(2, 5), "y": size(3, 2)},
+        **changes,
+    }  # fmt: skip
+    specs = [{"parameter": {"arg": {"name": "w"}, "parameter_name": "fc.weight"}}, {"user_input": {"arg": tensor("x")}}]
+    return json.dumps({"graph_module": {"graph": graph, "signature": {"input_specs": specs, "output_specs": []}}})
+
+
+def archive(tmp_path, text, name="m/models/model.json", **options):
+    """Write an archive and return its path."""
+    path = tmp_path / "net.pt2"
+    with zipfile.ZipFile(path, "w", **options) as file:
+        file.writestr("m/archive_version", "0")
+        file.writestr(name, text)
+    return path
+
+
+def test_a_program_by_hand(tmp_path):
+    """An archive made by hand is read, found by content."""
+    graph = read_graph(archive(tmp_path, program()))
+    assert (graph.op_types, graph.layer) == (("linear",), ("fc/0",))
+    assert (graph.flops.tolist(), graph.parameters.tolist()) == ([60], [10])
+
+
+SIZE = {"dtype": 7, "sizes": [{"as_int": 5}]}
+
+BAD = {
+    "empty graph": (program(nodes=[]), "no op"),
+    "dangling": (program(tensor_values={"w": {"dtype": 7, "sizes": []}}), "reads 'x', which is neither"),
+    "undeclared": (program(outputs=[], tensor_values={"w": SIZE, "x": SIZE}), "output 'y' has no entry"),
+    "nodes of wrong type": (program(nodes=3), "not the JSON of an exported program"),
+    "sizes of wrong type": (program(tensor_values={"x": {"dtype": 7, "sizes": [3]}}), "not the JSON"),
+    "no program": ("{}", "not the JSON of an exported program"),
+    "no JSON": ("{", "truncated JSON"),
+    "no text": (b"\xff\xfe", "expected UTF-8"),
+    "deep": ("[" * 200_000, "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_malformed_programs(case, tmp_path):
+    """Each defect is one line."""
+    text, part = BAD[case]
+    with pytest.raises(InputError) as error:
+        read_graph(archive(tmp_path, text))
+    assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_zip_bombs_are_not_unpacked(tmp_path):
+    """A program that unpacks to more than the limit is given up at the limit."""
+    path = archive(tmp_path, b" " * 2**26, compression=zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 2**17
+    with pytest.raises(InputError, match="unpacks to more than the limit of 1048576 bytes"):
+        read_graph(path, max_bytes=2**20)
+
+
+def test_other_and_damaged_archives(tmp_path):
+    """A zip of something else, and cut or mutated archives, give one line."""
+    with pytest.raises(InputError, match=r"not of torch\.export"):
+        read_graph(archive(tmp_path, "x", name="readme.txt"))
+    good = archive(tmp_path, program()).read_bytes()
+    path = tmp_path / "bad.pt2"
+    rng = np.random.default_rng(1)
+    cases = [good[: int(cut)] for cut in np.linspace(4, len(good) - 1, 40)]
+    for _ in range(80):
+        data = bytearray(good)
+        data[int(rng.integers(4, len(data)))] = int(rng.integers(256))
+        cases.append(bytes(data))
+    for data in cases:
+        path.write_bytes(data)
+        assert "\n" not in refusal(path)
+
+
+def refusal(path) -> str:
+    """Return the message with which a file is refused, "" if it is read."""
+    try:
+        read_graph(path)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_names_of_targets_and_modules():
+    """Targets in every notation have one base name; module paths become layers."""
+    targets = ("torch.ops.aten.add.Tensor", "aten.add.Tensor", "aten.add_.Tensor", "aten::add")
+    assert {base_name(t) for t in targets} == {"add"}
+    assert module_path("layers.0.attn") == "layers/0/attn"
+    assert module_path("L['self'].layers[0].attn") == "layers/0/attn"
+    assert module_path("") == ""
