@@ -25,13 +25,12 @@ import numpy as np
 
 from placeopt.errors import InfeasiblePlacementError, InputError
 from placeopt.period import INFEASIBLE, class_leaders, io_ticks
-from placeopt.solution import Placement
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from placeopt.problem import PlacementProblem
-    from placeopt.solution import Result
+    from placeopt.solution import Placement, Result
     from placeopt.solver import Tracker
 
 

@@ -11,11 +11,14 @@ average. The linear program min T with sum of loads of type g <= n_g T relaxes e
 there. Of the q n_g + 1 longest such ops some q + 1 share a device, whose load is at least the sum of the
 q + 1 shortest of them. If that exceeds T the supposition was wrong; bisection finds the largest such T.
 
+`columns`: prices and one device at a time, see `period_columns`; the strongest, and it takes what time it gets.
+
 `path` (latency): ops on a path follow each other, each at its fastest.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,12 +28,13 @@ from placeopt.period_model import contract
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.period_model import PeriodModel
     from placeopt.problem import PlacementProblem
     from placeopt.solution import Placement
     from placeopt.solver import Tracker
-    from placeopt.period_model import PeriodModel
 
 _LP_NODES = 20_000
+_COLUMN_SECONDS = 2.0  # with less time than this `columns` is not tried
 
 
 def period_bounds(problem: PlacementProblem, seconds: float = 10.0) -> dict[str, int]:
@@ -46,13 +50,26 @@ def period_bounds(problem: PlacementProblem, seconds: float = 10.0) -> dict[str,
     found = {"op": _largest_op(model)}
     found["pigeonhole"] = _pigeonhole(model, found["op"])
     if seconds > 0 and model.num_nodes <= _LP_NODES:
+        started = time.perf_counter()
         found["area"] = _area(model, seconds)
+        left = seconds - (time.perf_counter() - started)
+        if left > _COLUMN_SECONDS and problem.num_devices > 1:
+            found["columns"] = column_bound(problem, max(found.values()), None, left)
     return found
 
 
+def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
+    """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known placement."""
+    from placeopt.bounds.period_columns import ColumnBound
+
+    model = contract(problem, contiguity="none", limit=upper)
+    most = int(smallest_times(model).sum()) + 1 if upper is None else upper
+    return ColumnBound(model, time.perf_counter() + seconds).raise_from(lower, max(lower, most))
+
+
 def raise_period_bounds(tracker: Tracker[Placement], seconds: float) -> None:
-    """Record the bounds of the tracker's problem."""
-    for method, value in period_bounds(tracker.problem, seconds).items():
+    """Record the quick bounds of the tracker's problem; `seconds` limits the linear program."""
+    for method, value in period_bounds(tracker.problem, min(seconds, _COLUMN_SECONDS)).items():
         tracker.raise_bound(value, method)
 
 

@@ -13,7 +13,8 @@ out the relaxation is tight, and most roots need one linear program. Only sets a
 (sum p - others) / n_g matter, so every subproblem is a yes-or-no question.
 
 The linear and integer programs are solved in floating point; every threshold is lowered by 1e-5 of its value
-and every limit raised by as much, well above the solver's tolerances.
+and every limit raised by as much, well above the solver's tolerances. What that margin leaves open below a
+known solution is settled with integer prices by CP-SAT, without a margin.
 """
 
 from __future__ import annotations
@@ -32,13 +33,19 @@ if TYPE_CHECKING:
 _MARGIN = 1e-5
 _DIRECT_SECONDS, _ROOT_SECONDS = 6.0, 10.0
 _COARSE, _FINE = 2e-3, 2e-5  # relative width at which a bisection ends
+_CLOSE = 1e-3  # relative gap below which CP-SAT tries to finish the proof
 _ROUNDS = 60
 _SMOOTHING = 0.5
+_INTEGER_PRICES = 10**9
 _MAX_NODES = 1500
 
 
 class _OutOfTimeError(Exception):
     """The deadline passed inside a subproblem."""
+
+
+class _UndecidedError(Exception):
+    """A subproblem took longer than its share."""
 
 
 @dataclass
@@ -64,6 +71,7 @@ class ColumnBound:
     def __post_init__(self) -> None:
         self._problems = [_subproblem(self.model, g) for g in range(self.model.num_types)]
         self._loads: list[float] = []
+        self._exact = False  # integers and CP-SAT instead of margins and HiGHS
         self._direct = True  # ask without a root first, until that takes too long once
 
     def raise_from(self, lower: int, upper: int) -> int:
@@ -80,16 +88,18 @@ class ColumnBound:
                     lower = middle
                 else:
                     high = middle - 1
-            # Then column generation; the incumbent's value first, for that would prove it optimal.
-            high = middle = upper
-            while high > lower:
+            # Then column generation, with all sets found so far.
+            high, middle = upper, lower + (upper - lower + 3) // 4
+            while high - lower > max(1, int(lower * _FINE)):
                 if self._refutes(middle - 1, uniform, _ROUNDS):
                     lower = middle
                 else:
                     high = middle - 1
-                if high - lower <= max(1, int(lower * _FINE)):
-                    break
                 middle = (lower + high + 1) // 2
+            if 0 < upper - lower <= int(upper * _CLOSE):
+                self._exact = True
+                if self._refutes(upper - 1, uniform, _ROUNDS):
+                    lower = upper
         except _OutOfTimeError:
             pass
         return lower
@@ -105,7 +115,10 @@ class ColumnBound:
         for _ in range(rounds + 1):
             if prices is None:
                 return False
-            answer = self._prices_refute(limit, prices)
+            try:
+                answer = self._prices_refute(limit, prices)
+            except _UndecidedError:
+                return False
             if answer is None:
                 return True
             self._add(*answer)
@@ -176,10 +189,62 @@ class ColumnBound:
         paying = [g for g in range(len(caps)) if self.model.weight[:, g].any()] or [0]
         g = max(paying, key=lambda h: (float(self.model.type_counts[h]) * caps[h], -h))
         threshold = self._threshold(g, prices, caps)
+        if self._exact:
+            found = self._exactly_above(g, limit, prices)
+            return None if found is None else (g, found)
         if threshold > caps[g]:
             return None
         found = self._above(g, limit, prices, threshold)
         return None if found is None else (g, found)
+
+    def _exactly_above(self, g: int, limit: int, prices: NDArray[np.float64]) -> NDArray[np.bool_] | None:
+        """Find by CP-SAT a set of type g within `limit` that keeps integer prices from refuting it."""
+        from ortools.sat.python import cp_model
+
+        model, counts = self.model, self.model.type_counts
+        price = np.floor(prices / prices.sum() * _INTEGER_PRICES).astype(np.int64)
+        others = sum(
+            int(counts[h]) * (int(self._cap(h, price.astype(np.float64), limit) * (1 + 1e-9)) + 1)
+            for h in range(model.num_types)
+            if h != g
+        )
+        cp = cp_model.CpModel()
+        x = [
+            cp.new_bool_var("") if model.allowed[v, g] and model.total[v, g] <= limit else cp.new_constant(0)
+            for v in range(model.num_nodes)
+        ]
+        terms = [int(model.total[v, g]) * x[v] for v in range(model.num_nodes) if model.total[v, g]]
+        for t in range(len(model.producer)):
+            ticks = int(model.weight[t, g])
+            u = x[int(model.producer[t])]
+            rest = [x[c] for c in model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()]
+            if ticks:
+                into, out = cp.new_bool_var(""), cp.new_bool_var("")
+                if len(rest) == 1:
+                    out = into
+                terms.extend([ticks * into] + ([ticks * out] if len(rest) > 1 else []))
+                for c in rest:
+                    cp.add_bool_or([c.negated(), u, into])
+                    cp.add_bool_or([u.negated(), c, out])
+        cp.add(sum(terms) <= limit)
+        if model.resident.sum() > model.capacity[g]:
+            unit = max(1, int(model.resident.sum()) >> 40)
+            bytes_ = sum(int(model.resident[v]) // unit * x[v] for v in range(model.num_nodes))
+            cp.add(bytes_ <= int(model.capacity[g]) // unit)
+        worth = sum(int(price[v]) * x[v] for v in range(model.num_nodes) if price[v])
+        cp.add(int(counts[g]) * worth >= int(price.sum()) - others)
+        cp.maximize(worth)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.relative_gap_limit = 0.02
+        solver.parameters.linearization_level = 2
+        solver.parameters.max_time_in_seconds = min(2 * _ROOT_SECONDS, self._left())
+        code = solver.solve(cp)
+        if code == cp_model.INFEASIBLE:
+            return None
+        if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            raise _UndecidedError
+        return np.array([bool(solver.value(var)) for var in x])
 
     def _above(
         self, g: int, limit: int, prices: NDArray[np.float64], threshold: float
@@ -206,7 +271,7 @@ class ColumnBound:
             if self._relaxed(part, limit, prices, lower, upper) > threshold:
                 found = self._ask(part, limit, prices, lower, upper, _ROOT_SECONDS, threshold)
                 if found is _UNKNOWN:
-                    raise _OutOfTimeError
+                    raise _UndecidedError
                 if found is not None:
                     return found
             lower[root] = upper[root] = 0.0
@@ -266,7 +331,7 @@ class ColumnBound:
         return left
 
 
-_UNKNOWN = object()
+_UNKNOWN = object()  # answer of a subproblem that ran out of its share of time
 
 
 def _pad(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:

@@ -22,6 +22,13 @@ SPECS: tuple[SolverSpec, ...] = (
         search=False,
     ),
     SolverSpec(
+        "milp",
+        "placeopt.solvers.exact.milp:Milp",
+        "placement",
+        ("period",),
+        "mixed-integer linear program solved by HiGHS, with a proven bound",
+    ),
+    SolverSpec(
         "cp-sat",
         "placeopt.solvers.exact.cp_sat:CpSat",
         "placement",

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from placeopt.bounds.period import raise_period_bounds
 from placeopt.errors import InputError
 from placeopt.period import period_finish
-from placeopt.bounds.period import raise_period_bounds
+from placeopt.period_model import contract
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.ideals import ideal_lattice
 from placeopt.solvers.exact.linear_dp import offer_initial, search_orders
 from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
-from placeopt.period_model import contract
 
 if TYPE_CHECKING:
+    from placeopt.period_model import PeriodModel
     from placeopt.problem import PlacementProblem
     from placeopt.solution import Budget, Result
     from placeopt.solver import OnProgress
-    from placeopt.period_model import PeriodModel
 
 
 @dataclass(frozen=True)

@@ -18,22 +18,24 @@ constraints. Identical devices are told apart by falling load (by their order in
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.bounds.period import raise_period_bounds
-from placeopt.period import order_edges, period_finish, period_loads, period_value
+from placeopt.bounds.period import column_bound, raise_period_bounds
+from placeopt.errors import InputError
+from placeopt.period import INFEASIBLE, order_edges, period_batch, period_finish, period_loads
 from placeopt.period_model import contract
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
+from placeopt.solvers.exact.linear_dp import offer_initial
 from placeopt.solvers.exact.period_warm_start import warm_start
 
 if TYPE_CHECKING:
-    from ortools.sat.python import cp_model
     from numpy.typing import NDArray
+    from ortools.sat.python import cp_model
 
-    from placeopt.period_model import PeriodModel
     from placeopt.problem import PlacementProblem
     from placeopt.solution import Budget, Result
     from placeopt.solver import OnProgress
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
 MAX_GRID = 2**40
 """Sums of ticks above this are solved on a coarser grid (floored, so that bounds stay proofs)."""
 
-_WARM_SHARE, _MAX_WARM_SECONDS = 0.1, 60.0
+_WARM_SHARE, _MAX_WARM_SECONDS = 0.15, 60.0
+_FIRST_SHARE, _COLUMN_SHARE = 0.15, 0.5
 
 
 def solve_period(
@@ -64,19 +67,63 @@ def solve_period(
     tracker: Tracker[Placement] = Tracker(solver.name, problem, budget, seed=seed, on_progress=on_progress)
     status, message = None, ""
     with tracker:
-        left = tracker.seconds_left
-        seconds = min(_MAX_WARM_SECONDS, _WARM_SHARE * left)
-        message = warm_start(tracker, initial, seconds=seconds, seed=seed)
-        raise_period_bounds(tracker, seconds=min(10.0, 0.2 * left))
-        if not message and not tracker.stop():
-            status = PeriodCpModel(problem, tracker.value, tracker.lower_bound).solve(
-                tracker, seed=seed, num_workers=int(getattr(solver, "num_workers", 2))
-            )
+        message = prepare(tracker, initial, seed=seed, heuristics=bool(getattr(solver, "warm_start", True)))
+        if message:
+            status = "infeasible"
+        elif not tracker.stop():
+            status = _prove(solver, tracker, seed)
             if status == "infeasible":
                 message = "no placement fits the devices' memory, compatibility, colocation and contiguity"
-        elif message:
-            status = "infeasible"
     return period_finish(tracker, status=status, message=message)
+
+
+def solve(
+    solver: Any,
+    problem: PlacementProblem,
+    budget: Budget,
+    *,
+    seed: int,
+    initial: Placement | None = None,
+    on_progress: OnProgress | None = None,
+) -> Result[Placement]:
+    """Minimise the period or the latency of `problem` with CP-SAT."""
+    if problem.objective == "latency":
+        from placeopt.solvers.exact.latency_cp_sat import solve_latency
+
+        return solve_latency(solver, problem, budget, seed=seed, initial=initial, on_progress=on_progress)
+    return solve_period(solver, problem, budget, seed=seed, initial=initial, on_progress=on_progress)
+
+
+def prepare(
+    tracker: Tracker[Placement], initial: Placement | None, *, seed: int, heuristics: bool = True
+) -> str:
+    """Find a first incumbent and quick bounds; return why there is no placement, if that is clear."""
+    try:
+        raise_period_bounds(tracker, seconds=min(2.0, 0.2 * tracker.seconds_left))
+    except InputError as error:
+        return str(error)
+    if not heuristics:
+        offer_initial(tracker, initial)
+        return ""
+    return warm_start(tracker, initial, seconds=min(_MAX_WARM_SECONDS, _WARM_SHARE * tracker.seconds_left), seed=seed)
+
+
+def _prove(solver: Any, tracker: Tracker[Placement], seed: int) -> str | None:
+    """Run CP-SAT shortly, then the price bound, then CP-SAT for the rest of the time."""
+    workers, log = int(getattr(solver, "num_workers", 2)), bool(getattr(solver, "log", False))
+    left = tracker.seconds_left
+    for seconds in (_FIRST_SHARE * left, np.inf):
+        seconds = min(seconds, tracker.seconds_left)
+        model = PeriodCpModel(tracker.problem, tracker.value, tracker.lower_bound)
+        status = model.solve(tracker, seconds=seconds, seed=seed, num_workers=workers, log=log)
+        if status is not None or np.isinf(left) or tracker.stop():
+            return status
+        if seconds < _FIRST_SHARE * left * 1.01:
+            bound = column_bound(tracker.problem, tracker.lower_bound, tracker.value, _COLUMN_SHARE * left)
+            tracker.raise_bound(bound, "columns")
+            if tracker.stop():
+                return None
+    return None
 
 
 class PeriodCpModel:
@@ -168,7 +215,7 @@ class PeriodCpModel:
             cp.add(sum(self.period) <= top)
         if problem.contiguity != "chain":
             for devices in m.types:
-                for a, b in zip(devices, devices[1:], strict=False):
+                for a, b in itertools.pairwise(devices):
                     cp.add(self.load[a][0] >= self.load[b][0])
         cp.minimize(sum(self.period))
 
@@ -250,7 +297,9 @@ class PeriodCpModel:
 
     # --- solving ---------------------------------------------------------------------------------------
 
-    def solve(self, tracker: Tracker[Placement], *, seed: int, num_workers: int) -> str | None:
+    def solve(
+        self, tracker: Tracker[Placement], *, seconds: float, seed: int, num_workers: int, log: bool = False
+    ) -> str | None:
         """Run CP-SAT until proof or the end of the budget; return "infeasible" if that is proved."""
         from ortools.sat.python import cp_model
 
@@ -260,21 +309,25 @@ class PeriodCpModel:
         parameters.random_seed = seed
         parameters.linearization_level = 2
         parameters.symmetry_level = 2
-        if np.isfinite(tracker.seconds_left):
-            parameters.max_time_in_seconds = max(0.01, tracker.seconds_left)
+        parameters.log_search_progress = log
+        if np.isfinite(seconds):
+            parameters.max_time_in_seconds = max(0.01, seconds)
+        if tracker.budget.evaluations is not None:
+            parameters.max_number_of_conflicts = tracker.evaluations_left
         if tracker.solution is not None:
             self._hint(tracker.solution.device)
         code = solver.solve(self.cp, _callback(self, tracker))
         if code == cp_model.INFEASIBLE:
-            if tracker.value is None:
-                return "infeasible"
-            tracker.raise_bound(tracker.value, "cp-sat")
-        elif code != cp_model.MODEL_INVALID:
+            # The incumbent satisfies the model, so with one this cannot be.
+            return "infeasible" if tracker.value is None else None
+        if code != cp_model.MODEL_INVALID:
             self._raise_bound(tracker, solver.best_objective_bound)
             if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
                 self.offer(tracker, [[solver.value(x) if x is not None else 0 for x in row] for row in self.x])
         else:
             raise RuntimeError(f"CP-SAT refused the model: {self.cp.validate()}")
+        if tracker.budget.evaluations is not None:
+            tracker.count(int(solver.num_conflicts))
         tracker.stop()
         return None
 
@@ -285,8 +338,6 @@ class PeriodCpModel:
 
     def offer(self, tracker: Tracker[Placement], rows: list[list[int]]) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""
-        from placeopt.period import INFEASIBLE, period_batch
-
         device = self.model.expand(np.array(rows, dtype=np.int64).argmax(axis=1))
         value = int(period_batch(self.problem, device[None, :])[0])
         tracker.count()
@@ -343,4 +394,4 @@ def _callback(model: PeriodCpModel, tracker: Tracker[Placement]) -> Any:
     return Callback()
 
 
-__all__ = ["PeriodCpModel", "period_value", "solve_period"]
+__all__ = ["PeriodCpModel", "prepare", "solve", "solve_period"]

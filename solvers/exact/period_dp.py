@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.solvers.exact.ideals import Lattice
     from placeopt.period_model import PeriodModel
+    from placeopt.solvers.exact.ideals import Lattice
 
 NO_VALUE = 2**62
 """Value of a state that cannot be reached."""

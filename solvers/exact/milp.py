@@ -1,0 +1,251 @@
+"""`milp`: the period as a mixed-integer linear program, solved by HiGHS through scipy.
+
+Columns: x[v, d] in {0, 1}; in[t, d], out[t, d] in [0, 1] (one for both where a tensor has a single consumer);
+T, one per pass for "gpipe". Rows: every node once; load of every device and pass at most T; transfers;
+memory; falling loads of identical devices; and for contiguity
+
+- `convex`: z[v, d] >= x[v, d],  z[u, d] >= z[v, d]  and  z[v, d] <= x[v, d] - x[u, d] + 1  for an edge u -> v
+  (Tarnawski et al. 2020, section 4);
+- `chain`: before[a, b] is a transitive total order of the devices, those of a type in the order of their
+  numbers, and x[u, a] + x[v, b] <= 1 + before[a, b] for an edge u -> v.
+
+The problem is contracted first, warm-started by dynamic programming and annealing (which HiGHS cannot take,
+but whose value bounds T from above) and the proven bounds bound T from below. HiGHS works in floating point:
+its bound is lowered by 1e-6 of its value before it counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from placeopt.period import INFEASIBLE, order_edges, period_batch, period_finish
+from placeopt.period_model import contract
+from placeopt.solution import Placement
+from placeopt.solver import Tracker, require_objective
+from placeopt.solvers.exact.period_cp_sat import prepare
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.problem import PlacementProblem
+    from placeopt.solution import Budget, Result
+    from placeopt.solver import OnProgress
+
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Milp:
+    """Period by mixed-integer programming: any contiguity, 1F1B and GPipe, unrelated devices.
+
+    Attributes
+    ----------
+    warm_start : find an incumbent by dynamic programming and annealing first.
+    log : print HiGHS' own log.
+    """
+
+    warm_start: bool = True
+    log: bool = False
+    name: ClassVar[str] = "milp"
+
+    def solve(
+        self,
+        problem: PlacementProblem,
+        budget: Budget,
+        *,
+        seed: int,
+        initial: Placement | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[Placement]:
+        """Minimise the period; the time limit is that of HiGHS, which cannot be interrupted."""
+        require_objective(self.name, problem, ("period",))
+        tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
+        status, message = None, ""
+        with tracker:
+            message = prepare(tracker, initial, seed=seed, heuristics=self.warm_start)
+            if message:
+                status = "infeasible"
+            elif not tracker.stop():
+                program = PeriodProgram(problem, tracker.value, tracker.lower_bound)
+                if program.solve(tracker, log=self.log) == "infeasible" and tracker.value is None:
+                    status = "infeasible"
+                    message = "no placement fits the devices' memory, compatibility, colocation and contiguity"
+        return period_finish(tracker, status=status, message=message)
+
+
+class _Rows:
+    """Sparse rows of a linear program, built one by one: low <= row <= high."""
+
+    def __init__(self) -> None:
+        self.row: list[int] = []
+        self.column: list[int] = []
+        self.value: list[float] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+
+    def add(self, terms: list[tuple[int, float]], low: float, high: float) -> None:
+        at = len(self.low)
+        for column, value in terms:
+            self.row.append(at)
+            self.column.append(column)
+            self.value.append(value)
+        self.low.append(low)
+        self.high.append(high)
+
+
+class PeriodProgram:
+    """The program of one problem; placements above `incumbent` ticks are cut off."""
+
+    def __init__(self, problem: PlacementProblem, incumbent: int | None, lower_bound: int) -> None:
+        self.problem = problem
+        self.model = contract(problem, limit=incumbent)
+        m, k = self.model, problem.num_devices
+        self.type_of = np.empty(k, dtype=np.int64)
+        for g, devices in enumerate(m.types):
+            self.type_of[list(devices)] = g
+        total = int(m.total.max(axis=1).sum()) + 2 * int(m.weight.sum())
+        self.top = total if incumbent is None else incumbent
+        self.scale = float(max(1, self.top))
+        self.rows = _Rows()
+        self.upper: list[float] = []
+        self.integer: list[int] = []
+        self.x = np.arange(m.num_nodes * k).reshape(m.num_nodes, k)
+        for v in range(m.num_nodes):
+            for d in range(k):
+                g = self.type_of[d]
+                fits = m.allowed[v, g] and m.total[v, g] <= self.top and m.resident[v] <= m.capacity[g]
+                self._column(1.0 if fits else 0.0, integer=True)
+            self.rows.add([(int(c), 1.0) for c in self.x[v]], 1.0, 1.0)
+        passes = 2 if m.two_pass else 1
+        self.period = [self._column(1.0) for _ in range(passes)]
+        self._loads(passes)
+        self._memory()
+        self.rows.add([(c, 1.0) for c in self.period], lower_bound / self.scale * (1 - _TOLERANCE), 1.0)
+        if problem.contiguity == "convex":
+            self._convex()
+        elif problem.contiguity == "chain":
+            self._chain()
+
+    def _column(self, upper: float, *, integer: bool = False) -> int:
+        self.upper.append(upper)
+        self.integer.append(int(integer))
+        return len(self.upper) - 1
+
+    def _loads(self, passes: int) -> None:
+        m = self.model
+        loads = []
+        for d in range(self.problem.num_devices):
+            g = int(self.type_of[d])
+            terms: list[list[tuple[int, float]]] = [[] for _ in range(passes)]
+            for v in range(m.num_nodes):
+                for p in range(passes):
+                    ticks = m.compute[p, v, g] if passes == 2 else m.total[v, g]
+                    if ticks:
+                        terms[p].append((int(self.x[v, d]), float(ticks) / self.scale))
+            for t in range(len(m.producer)):
+                if m.weight[t, g]:
+                    p = int(m.tensor_pass[t]) if passes == 2 else 0
+                    terms[p].extend((c, float(m.weight[t, g]) / self.scale) for c in self._transfer(t, d))
+            for p in range(passes):
+                self.rows.add([*terms[p], (self.period[p], -1.0)], -np.inf, 0.0)
+            loads.append(terms[0])
+        if self.problem.contiguity != "chain":
+            for devices in m.types:
+                for a, b in itertools.pairwise(devices):
+                    self.rows.add([*loads[a], *[(c, -value) for c, value in loads[b]]], 0.0, np.inf)
+
+    def _transfer(self, t: int, d: int) -> list[int]:
+        m = self.model
+        u = int(self.x[m.producer[t], d])
+        consumers = self.x[m.consumer[m.consumer_ptr[t] : m.consumer_ptr[t + 1]], d].tolist()
+        into = self._column(1.0)
+        out = into if len(consumers) == 1 else self._column(1.0)
+        for c in consumers:
+            self.rows.add([(c, 1.0), (u, -1.0), (into, -1.0)], -np.inf, 0.0)
+            self.rows.add([(u, 1.0), (c, -1.0), (out, -1.0)], -np.inf, 0.0)
+        return [into] if out == into else [into, out]
+
+    def _memory(self) -> None:
+        m = self.model
+        for d in range(self.problem.num_devices):
+            capacity = float(m.capacity[self.type_of[d]])
+            if m.resident.sum() > capacity:
+                unit = max(1.0, capacity)
+                terms = [(int(self.x[v, d]), float(m.resident[v]) / unit) for v in range(m.num_nodes) if m.resident[v]]
+                self.rows.add(terms, -np.inf, capacity / unit)
+
+    def _convex(self) -> None:
+        source, target = order_edges(self.problem, "convex")
+        ops = np.unique(np.concatenate([source, target])).tolist()
+        node = self.model.node
+        for d in range(self.problem.num_devices):
+            z = {op: self._column(1.0) for op in ops}
+            for op in ops:
+                self.rows.add([(z[op], 1.0), (int(self.x[node[op], d]), -1.0)], 0.0, np.inf)
+            for u, v in zip(source.tolist(), target.tolist(), strict=True):
+                self.rows.add([(z[u], 1.0), (z[v], -1.0)], 0.0, np.inf)
+                if node[u] != node[v]:
+                    x, y = int(self.x[node[u], d]), int(self.x[node[v], d])
+                    self.rows.add([(z[v], 1.0), (y, -1.0), (x, 1.0)], -np.inf, 1.0)
+
+    def _chain(self) -> None:
+        k, m = self.problem.num_devices, self.model
+        before: dict[tuple[int, int], int] = {}
+        for a in range(k):
+            for b in range(k):
+                if a != b:
+                    before[a, b] = self._column(1.0, integer=True)
+        for a, b in itertools.combinations(range(k), 2):
+            low = 1.0 if self.type_of[a] == self.type_of[b] else 0.0
+            self.rows.add([(before[a, b], 1.0), (before[b, a], 1.0)], 1.0, 1.0)
+            self.rows.add([(before[a, b], 1.0)], low, 1.0)
+        for a, b, c in itertools.permutations(range(k), 3):
+            self.rows.add([(before[a, b], 1.0), (before[b, c], 1.0), (before[a, c], -1.0)], -np.inf, 1.0)
+        for u, v in zip(m.order_from.tolist(), m.order_to.tolist(), strict=True):
+            for a, b in before:
+                terms = [(int(self.x[u, a]), 1.0), (int(self.x[v, b]), 1.0), (before[a, b], -1.0)]
+                self.rows.add(terms, -np.inf, 1.0)
+
+    def solve(self, tracker: Tracker[Placement], *, log: bool = False) -> str:
+        """Run HiGHS for the rest of the budget; return "infeasible", "optimal" or "stopped"."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import coo_matrix
+
+        rows, width = self.rows, len(self.upper)
+        matrix = coo_matrix((rows.value, (rows.row, rows.column)), shape=(len(rows.low), width)).tocsr()
+        cost = np.zeros(width)
+        cost[self.period] = 1.0
+        options: dict[str, Any] = {"mip_rel_gap": 0.0, "disp": log}
+        if np.isfinite(tracker.seconds_left):
+            options["time_limit"] = max(0.01, tracker.seconds_left)
+        answer = milp(
+            cost,
+            constraints=LinearConstraint(matrix, np.array(rows.low), np.array(rows.high)),
+            bounds=Bounds(np.zeros(width), np.array(self.upper)),
+            integrality=np.array(self.integer),
+            options=options,
+        )
+        tracker.count()
+        if answer.status == 2:
+            return "infeasible"
+        if answer.x is not None:
+            self._offer(tracker, answer.x)
+        bound = getattr(answer, "mip_dual_bound", None)
+        if bound is not None and np.isfinite(bound):
+            self._raise_bound(tracker, float(bound))
+        tracker.stop()
+        return "optimal" if answer.status == 0 else "stopped"
+
+    def _offer(self, tracker: Tracker[Placement], values: NDArray[np.float64]) -> None:
+        device = self.model.expand(values[self.x].argmax(axis=1))
+        value = int(period_batch(self.problem, device[None, :])[0])
+        if value < INFEASIBLE:
+            tracker.offer(value, Placement(device))
+
+    def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
+        ticks = int(np.ceil(bound * self.scale * (1 - _TOLERANCE) - _TOLERANCE))
+        tracker.raise_bound(ticks if tracker.value is None else min(ticks, tracker.value), "milp")
