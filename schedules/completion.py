@@ -75,6 +75,6 @@ def time_reversed(problem: PipelineProblem) -> PipelineProblem:
         for block in blocks
     ]  # fmt: skip
     return PipelineProblem.from_blocks(
-        f"{problem.name} reversed", flipped, problem.device_names, capacity=problem.capacity,
+        f"{problem.name} reversed", flipped, problem.device_names, capacity=problem.capacity.tolist(),
         micro_batches=problem.micro_batches, tick_seconds=problem.tick_seconds,
     )  # fmt: skip

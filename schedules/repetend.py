@@ -20,7 +20,7 @@ from placeopt.schedules.bounds import best_bound, makespan_bound, require_feasib
 from placeopt.schedules.completion import complete
 from placeopt.schedules.evaluate import dispatch, makespan
 from placeopt.schedules.solution import PipelineSchedule, Repetend
-from placeopt.schedules.solve import finish_pipeline
+from placeopt.schedules.solve import finish_pipeline, warm_up
 from placeopt.solver import OnProgress, Tracker
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class RepetendSolver:
         on_progress: OnProgress | None = None,
     ) -> Result[PipelineSchedule]:
         """Search; the objective is the period of the whole pattern in ticks (K micro-batches)."""
+        warm_up()
         tracker: Tracker[Repetend] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
         require_feasible_memory(problem)
         best: PeriodSearch | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from placeopt.errors import InputError
@@ -85,6 +86,20 @@ def schedule(
     if result.solution is None:
         raise InputError(f"solver '{result.solver}' found no schedule of '{result.problem}': {result.message}")
     return result.solution
+
+
+@functools.cache
+def warm_up() -> None:
+    """Load the compiled kernels and the solver library once, outside every timed region."""
+    from ortools.sat.python import cp_model
+
+    from placeopt.schedules.completion import justify
+    from placeopt.schedules.evaluate import compact
+    from placeopt.schedules.shapes import shape
+
+    problem = shape("V", devices=1)
+    justify(problem, compact(problem, problem.heads[None, :]))
+    cp_model.CpSolver().solve(cp_model.CpModel())
 
 
 def finish_pipeline(

@@ -25,7 +25,7 @@ from placeopt.errors import InputError
 from placeopt.schedules.bounds import best_bound, load_bound, require_feasible_memory
 from placeopt.schedules.completion import complete
 from placeopt.schedules.solution import PipelineSchedule, Repetend
-from placeopt.schedules.solve import finish_pipeline
+from placeopt.schedules.solve import finish_pipeline, warm_up
 from placeopt.solver import OnProgress, Tracker
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class TesselSolver:
         on_progress: OnProgress | None = None,
     ) -> Result[PipelineSchedule]:
         """Search; an evaluation is one index assignment that was solved."""
+        warm_up()
         tracker: Tracker[Repetend] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
         require_feasible_memory(problem)
         goal = int(load_bound(problem))

@@ -19,7 +19,7 @@ from placeopt.schedules.completion import justify
 from placeopt.schedules.evaluate import compact, dispatch, makespan
 from placeopt.schedules.repetend import greedy_pattern
 from placeopt.schedules.solution import PipelineSchedule, relaunch_period
-from placeopt.schedules.solve import finish_pipeline
+from placeopt.schedules.solve import finish_pipeline, warm_up
 from placeopt.solver import OnProgress, Tracker
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class TimeOptimalSolver:
         """Solve; `makespan_bound` of the schedule says what is proved."""
         from ortools.sat.python import cp_model
 
+        warm_up()
         tracker: Tracker[NDArray[np.int64]] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
         require_feasible_memory(problem)
         n = problem.micro_batches

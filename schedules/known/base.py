@@ -12,7 +12,7 @@ from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.evaluate import makespan, peak_memory
 from placeopt.schedules.known.chains import Chain, Instance, chains_of, starts_of_orders
 from placeopt.schedules.solution import PipelineSchedule
-from placeopt.schedules.solve import finish_pipeline
+from placeopt.schedules.solve import finish_pipeline, warm_up
 from placeopt.solver import OnProgress, Tracker
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class KnownSchedule:
         on_progress: OnProgress | None = None,
     ) -> Result[PipelineSchedule]:
         """Construct the schedule; infeasible if it needs more memory than there is."""
+        warm_up()
         tracker: Tracker[PipelineSchedule] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
         start = self.starts(problem, problem.micro_batches)
         tracker.count()

@@ -83,7 +83,7 @@ class _Queue:
 
     def __init__(self, chain: Chain, stages: tuple[int, int], micro_batches: int, order: list[Instance]) -> None:
         self.micro_batches, self.order = micro_batches, order
-        self.block = {}
+        self.block: dict[str, int] = {}
         for half, stage in enumerate(stages):
             self.block |= {f"F{half}": chain.forward[stage], f"I{half}": chain.backward[stage],
                            f"W{half}": chain.weight[stage]}  # fmt: skip
