@@ -25,17 +25,15 @@ MAX_DEGREE, MIN_DEGREE, CONSTANT, RANDOM, FEASIBLE_FIRST, ROLLOUT, LOG_LINEAR = 
 
 
 class JobArrays(NamedTuple):
-    """Job types on a topology: M models, D degrees, S servers, C classes of blocks (shapes)."""
+    """Job types on a topology: M models, D degrees, S servers."""
 
     degrees: NDArray[np.int64]  # (D,)
-    jct: NDArray[np.int64]  # (M, D, C) ticks, -1 where the job does not fit an empty cluster
-    least: NDArray[np.int64]  # (M, D) smallest of the jct over the classes, -1 likewise
+    jct: NDArray[np.int64]  # (M, D) ticks, -1 where the job does not fit an empty cluster
     width: NDArray[np.int64]  # (M, D) servers the job needs at least
     sequential: NDArray[np.int64]  # (M,) ticks on one server
     size_ptr: NDArray[np.int64]  # blocks: see topology.Blocks
     server_ptr: NDArray[np.int64]
     server: NDArray[np.int64]
-    shape: NDArray[np.int64]
     whole: bool  # True: the job takes one block of `degree` servers ("uniform" rule)
     memory: float  # bytes of a server
     plan_ptr: NDArray[np.int64]  # (M + 1,) ops of each model in placing order
@@ -60,6 +58,7 @@ class PolicyArrays(NamedTuple):
     kind: int
     constant: int  # index of the degree
     order: NDArray[np.int64]  # (M, D) indices of degrees, best first, then -1
+    candidates: NDArray[np.int64]  # (M, D) rollout: every degree, those of the order first
     fragmentation: float  # weight of lost block room against one place in the order
     samples: int  # rollout: futures per decision
     depth: int  # rollout: arrivals per future
@@ -81,6 +80,7 @@ class Scratch(NamedTuple):
     op_servers: NDArray[np.int64]  # (max ops, max degree)
     memory: NDArray[np.float64]  # (S,)
     future: NDArray[np.int64]  # (S,) free_at in a rollout
+    room: NDArray[np.bool_]  # (S,) servers not yet packed
 
 
 class Outcome(NamedTuple):
@@ -119,6 +119,7 @@ def _make_scratch(jobs, num_servers):  # type: ignore[no-untyped-def]
         np.zeros((longest, jobs.degrees[-1]), np.int64),
         np.zeros(num_servers, np.float64),
         np.zeros(num_servers, np.int64),
+        np.zeros(num_servers, np.bool_),
     )
 
 
@@ -154,26 +155,25 @@ def _first_fit_memory(jobs, size, need, free, memory):  # type: ignore[no-untype
 
 @njit(cache=True, nogil=True)
 def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
-    """Place a job by first fit on `work.free`; mark its servers in `work.trial`, return its class of block or -1.
+    """Place a job by first fit on `work.free`; mark its servers in `work.trial`, return whether it fits.
 
     Under the uniform rule the job takes one block. Under the published rule it is placed op by op: on a parent's
     servers if they are as many as its sub-ops and have the memory together, else on the first block that fits.
     """
     held = work.trial
     held[:] = False
-    if jobs.least[model, d] < 0:
-        return -1
+    if jobs.jct[model, d] < 0:
+        return False
     if jobs.whole:
         row = _first_fit(jobs, jobs.degrees[d], work.free)
         if row < 0:
-            return -1
+            return False
         for k in range(jobs.server_ptr[row], jobs.server_ptr[row + 1]):
             held[jobs.server[k]] = True
-        return jobs.shape[row] if jobs.jct.shape[2] > 1 else 0
+        return True
     op_servers, memory = work.op_servers, work.memory
     memory[:] = jobs.memory
     begin = jobs.plan_ptr[model]
-    widest, kind = 0, 0
     for op in range(begin, jobs.plan_ptr[model + 1]):
         count = jobs.plan_split[op, d]
         need = jobs.plan_memory[op]
@@ -192,16 +192,14 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
         if not found:
             row = _first_fit_memory(jobs, count, need / count, work.free, memory)
             if row < 0:
-                return -1
+                return False
             at = jobs.server_ptr[row]
             for i in range(count):
                 op_servers[op - begin, i] = jobs.server[at + i]
                 held[jobs.server[at + i]] = True
-            if count > widest:
-                widest, kind = count, jobs.shape[row]
         for i in range(count):
             memory[op_servers[op - begin, i]] -= need / count
-    return kind if jobs.jct.shape[2] > 1 else 0
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -230,28 +228,27 @@ def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _choose_feasible(jobs, policy, model, deadline, num_free, work):  # type: ignore[no-untyped-def]
-    """Feasible-first: return (degree index or -1, class); `work.held` marks the servers.
+    """Feasible-first: return the degree's index or -1; `work.held` marks the servers.
 
     The first degree of the model's order that meets the deadline and fits now; with a fragmentation weight w, the
     one with the smallest (place in the order + w * lost room).
     """
-    best, best_kind, best_score = -1, 0, np.inf
+    best, best_score = -1, np.inf
     for position in range(policy.order.shape[1]):
         d = policy.order[model, position]
         if d < 0 or position >= best_score:
             break
-        if jobs.width[model, d] > num_free or jobs.least[model, d] < 0 or jobs.least[model, d] > deadline:
+        if jobs.width[model, d] > num_free or jobs.jct[model, d] < 0 or jobs.jct[model, d] > deadline:
             continue
-        kind = _place(jobs, model, d, work)
-        if kind < 0 or jobs.jct[model, d, kind] > deadline:
+        if not _place(jobs, model, d, work):
             continue
         score = np.float64(position)
         if policy.fragmentation > 0.0:
             score += policy.fragmentation * _lost_room(jobs, work)
         if score < best_score:
-            best, best_kind, best_score = d, kind, score
+            best, best_score = d, score
             work.held[:] = work.trial
-    return best, best_kind
+    return best
 
 
 @njit(cache=True, nogil=True)
@@ -286,8 +283,8 @@ def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-un
             free[s] = future[s] <= time
             num_free += free[s]
         model = policy.pool_model[at]
-        d, kind = _choose_feasible(jobs, policy, model, policy.pool_deadline[at], num_free, work)
-        end = time + jobs.jct[model, d, kind] if d >= 0 else time
+        d = _choose_feasible(jobs, policy, model, policy.pool_deadline[at], num_free, work)
+        end = time + jobs.jct[model, d] if d >= 0 else time
         at = at + 1 if at + 1 < len(policy.pool_model) else 0
         if d < 0 or end > horizon:
             lost += 1.0
@@ -303,7 +300,7 @@ def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-un
 
 @njit(cache=True, nogil=True)
 def _choose_rollout(jobs, policy, model, deadline, now, free_at, horizon, work, state):  # type: ignore[no-untyped-def]
-    """Return (degree index or -1, class) with the smallest expected cost of the near future.
+    """Return the index of the degree, or -1, with the smallest expected cost of the near future.
 
     Each way to place this job, and refusing it, is followed by the same `samples` futures of `depth` arrivals.
     """
@@ -311,20 +308,19 @@ def _choose_rollout(jobs, policy, model, deadline, now, free_at, horizon, work, 
     for r in range(policy.samples):
         starts[r] = min(len(policy.pool_model) - 1, int(_uniform(state) * len(policy.pool_model)))
     taken = np.empty(len(free_at), np.bool_)
-    best, best_kind, best_cost = -1, 0, np.inf
-    for position in range(policy.order.shape[1] + 1):
-        d, kind, end, cost = -1, 0, now, 1.0 * policy.samples
+    best, best_cost = -1, np.inf
+    for position in range(policy.candidates.shape[1] + 1):
+        d, end, cost = -1, now, 1.0 * policy.samples
         taken[:] = False
-        if position < policy.order.shape[1]:
-            d = policy.order[model, position]
-            if d < 0 or jobs.least[model, d] < 0 or jobs.least[model, d] > deadline:
+        if position < policy.candidates.shape[1]:
+            d = policy.candidates[model, position]
+            if d < 0 or jobs.jct[model, d] < 0 or jobs.jct[model, d] > deadline:
                 continue
             for s in range(len(free_at)):
                 work.free[s] = free_at[s] <= now
-            kind = _place(jobs, model, d, work)
-            if kind < 0 or jobs.jct[model, d, kind] > deadline or now + jobs.jct[model, d, kind] > horizon:
+            if not _place(jobs, model, d, work) or now + jobs.jct[model, d] > horizon:
                 continue
-            end, cost = now + jobs.jct[model, d, kind], 0.0
+            end, cost = now + jobs.jct[model, d], 0.0
             taken[:] = work.trial
         for r in range(policy.samples):
             for s in range(len(free_at)):
@@ -332,9 +328,9 @@ def _choose_rollout(jobs, policy, model, deadline, now, free_at, horizon, work, 
             cost += _future_cost(jobs, policy, starts[r], now, horizon, work)
             if cost >= best_cost:
                 break
-        if cost < best_cost - 1e-9:
-            best, best_kind, best_cost = d, kind, cost
-    return best, best_kind
+        if cost < best_cost:
+            best, best_cost = d, cost
+    return best
 
 
 @njit(cache=True, nogil=True)
@@ -344,12 +340,33 @@ def num_features(num_degrees):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
+    """Return the servers in blocks of `size` that first fit packs side by side into `work.free` (kept)."""
+    if size < 1 or size + 1 >= len(jobs.size_ptr):
+        return 0
+    work.room[:] = work.free
+    packed = 0
+    # a block taken spoils earlier ones only, so that one pass does
+    for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
+        fits = True
+        for k in range(jobs.server_ptr[row], jobs.server_ptr[row + 1]):
+            if not work.room[jobs.server[k]]:
+                fits = False
+                break
+        if fits:
+            packed += size
+            for k in range(jobs.server_ptr[row], jobs.server_ptr[row + 1]):
+                work.room[jobs.server[k]] = False
+    return packed
+
+
+@njit(cache=True, nogil=True)
 def _features(jobs, policy, model, deadline, now, free_at, phi, valid, work):  # type: ignore[no-untyped-def]
     """Fill the features phi[D + 1, F] of every action and which are valid; action D refuses the job.
 
     A degree is valid if it meets the deadline and fits now. The features say where the seed's order puts the degree,
     which degree it is (also together with the job's size, its deadline and how full the cluster is), and what the
-    placement leaves: free servers and the largest free block now and at the next arrivals, and spoilt blocks.
+    placement leaves: spoilt blocks, and the free servers and packable blocks 1 and 4 mean gaps ahead.
     """
     num_degrees, num_servers = len(jobs.degrees), len(free_at)
     phi[:] = 0.0
@@ -365,19 +382,18 @@ def _features(jobs, policy, model, deadline, now, free_at, phi, valid, work):  #
     fill = 1.0 - num_free / num_servers
     for a in range(num_degrees + 1):
         refuse = a == num_degrees
-        rank, kind = num_degrees, 0
+        rank = num_degrees
         valid[a] = refuse
         end = now
         if not refuse:
-            if jobs.width[model, a] > num_free or jobs.least[model, a] < 0 or jobs.least[model, a] > deadline:
+            if jobs.width[model, a] > num_free or jobs.jct[model, a] < 0 or jobs.jct[model, a] > deadline:
                 continue
             for s in range(num_servers):
                 work.free[s] = free_at[s] <= now
-            kind = _place(jobs, model, a, work)
-            if kind < 0 or jobs.jct[model, a, kind] > deadline:
+            if not _place(jobs, model, a, work):
                 continue
             valid[a] = True
-            end = now + jobs.jct[model, a, kind]
+            end = now + jobs.jct[model, a]
             for position in range(num_degrees):
                 if policy.order[model, position] == a:
                     rank = position
@@ -400,22 +416,19 @@ def _features(jobs, policy, model, deadline, now, free_at, phi, valid, work):  #
         for s in range(num_servers):
             used += work.trial[s]
         if not refuse:
-            row[at + 1] = used * jobs.jct[model, a, kind] / (policy.gap * num_servers)
-            waste = np.ceil(jobs.jct[model, a, kind] / policy.gap) - jobs.jct[model, a, kind] / policy.gap
+            row[at + 1] = used * jobs.jct[model, a] / (policy.gap * num_servers)
+            waste = np.ceil(jobs.jct[model, a] / policy.gap) - jobs.jct[model, a] / policy.gap
             row[at + 2] = waste * used / num_servers
-        for ahead in range(3):
-            time = now + np.int64(policy.gap * (1 + 2 * ahead))
+        for ahead in range(2):
+            time = now + np.int64(policy.gap * (1 + 3 * ahead))
             open_servers = 0
             for s in range(num_servers):
                 work.free[s] = (end if work.trial[s] else free_at[s]) <= time
                 open_servers += work.free[s]
-            room = 0
-            for d in range(num_degrees - 1, -1, -1):
-                if jobs.degrees[d] <= open_servers and _first_fit(jobs, jobs.degrees[d], work.free) >= 0:
-                    room = jobs.degrees[d]
-                    break
-            row[at + 3 + 2 * ahead] = open_servers / num_servers
-            row[at + 4 + 2 * ahead] = room / jobs.degrees[-1]
+            row[at + 3 + 3 * ahead] = open_servers / num_servers
+            # blocks of half and of a quarter of the largest degree that fit side by side
+            row[at + 4 + 3 * ahead] = _packable(jobs, jobs.degrees[-1] // 2, work) / num_servers
+            row[at + 5 + 3 * ahead] = _packable(jobs, jobs.degrees[-1] // 4, work) / num_servers
 
 
 @njit(cache=True, nogil=True)
@@ -464,32 +477,35 @@ def run_episode(jobs, stream, policy, state, num_servers, record, cause, degree,
         for s in range(num_servers):
             work.free[s] = free_at[s] <= now
             num_free += work.free[s]
-        d, kind = -1, 0
-        if policy.kind == FEASIBLE_FIRST:
-            d, kind = _choose_feasible(jobs, policy, model, deadline, num_free, work)
-        elif policy.kind == ROLLOUT:
-            d, kind = _choose_rollout(jobs, policy, model, deadline, now, free_at, stream.horizon, work, state)
-        elif policy.kind == LOG_LINEAR:
+        d = -1
+        if policy.kind == LOG_LINEAR or record == 2:
             _features(jobs, policy, model, deadline, now, free_at, row, mask, work)
+        for s in range(num_servers):
+            work.free[s] = free_at[s] <= now
+        if policy.kind == FEASIBLE_FIRST:
+            d = _choose_feasible(jobs, policy, model, deadline, num_free, work)
+        elif policy.kind == ROLLOUT:
+            d = _choose_rollout(jobs, policy, model, deadline, now, free_at, stream.horizon, work, state)
+        elif policy.kind == LOG_LINEAR:
             chosen = _choose_log_linear(jobs, policy, row, mask, state)
             d = chosen if chosen < num_degrees else -1
-            if record == 2:
-                phi[job], valid[job], action[job] = row, mask, chosen
         elif policy.kind == CONSTANT:
             d = policy.constant
         else:
             d = _choose_published(jobs, policy, model, deadline, num_free, state)
+        if record == 2:
+            phi[job], valid[job] = row, mask
+            action[job] = d if d >= 0 and mask[d] else num_degrees
         if d < 0:
             cause[job] = _why_nothing(jobs, model, deadline, num_free, free_at, now, work)
             continue
         degree[job] = jobs.degrees[d]
         for s in range(num_servers):
             work.free[s] = free_at[s] <= now
-        kind = _place(jobs, model, d, work)
-        if kind < 0:
+        if not _place(jobs, model, d, work):
             cause[job] = NO_SPACE
             continue
-        time = jobs.jct[model, d, kind]
+        time = jobs.jct[model, d]
         if time > deadline:
             cause[job] = DEADLINE
             continue
@@ -508,7 +524,7 @@ def _why_nothing(jobs, model, deadline, num_free, free_at, now, work):  # type: 
     """Return why no degree was chosen: none meets the deadline, none of those fits now, or the policy refused."""
     answer = DEADLINE
     for d in range(len(jobs.degrees)):
-        if jobs.least[model, d] < 0 or jobs.least[model, d] > deadline:
+        if jobs.jct[model, d] < 0 or jobs.jct[model, d] > deadline:
             continue
         if answer == DEADLINE:
             answer = NO_SPACE
@@ -516,7 +532,6 @@ def _why_nothing(jobs, model, deadline, num_free, free_at, now, work):  # type: 
             continue
         for s in range(len(free_at)):
             work.free[s] = free_at[s] <= now
-        kind = _place(jobs, model, d, work)
-        if kind >= 0 and jobs.jct[model, d, kind] <= deadline:
+        if _place(jobs, model, d, work):
             return REFUSED
     return answer

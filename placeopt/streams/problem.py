@@ -38,7 +38,7 @@ class JobTable:
     ----------
     steps : training steps of a job.
     contention : "none" takes the lookahead of the job-stream model; "source" or "pair" evaluates the split job with
-        the exact placement evaluator, transfers queueing on channels, for every shape of block it may get.
+        the exact placement evaluator, transfers queueing on channels.
     tick_seconds : time units per tick.
     """
 
@@ -88,7 +88,7 @@ class JobTable:
         scale = self.tick_seconds
         return {
             name: {u: int(t) * scale for u, t in zip(self.degrees, row, strict=True) if t >= 0}
-            for name, row in zip(self.models, self.arrays.least, strict=True)
+            for name, row in zip(self.models, self.arrays.jct, strict=True)
         }
 
     @cached_property
@@ -96,8 +96,7 @@ class JobTable:
         """Everything the simulator needs, computed once."""
         degrees = self.degrees
         jct = self._completion_times()
-        least = np.where((jct < 0).any(axis=2), -1, jct.min(axis=2))
-        width = np.zeros(least.shape, dtype=np.int64)
+        width = np.zeros(jct.shape, dtype=np.int64)
         splits, memory, parents = [], [], []
         plan_ptr = np.zeros(len(self.profiles) + 1, dtype=np.int64)
         sequential = np.zeros(len(self.profiles), dtype=np.int64)
@@ -113,19 +112,17 @@ class JobTable:
             alone = float(profile.sequential) * self.config.time_scale * self.steps
             # equal to the unsplit completion time to the last tick, so that a deadline of 1.0 can be met
             one = degrees.index(1)
-            sequential[m] = least[m, one] if least[m, one] > 0 else to_ticks(alone, self.tick_seconds)
+            sequential[m] = jct[m, one] if jct[m, one] > 0 else to_ticks(alone, self.tick_seconds)
         parent_ptr, parent = csr(parents)
         blocks = self.topology.blocks
         return JobArrays(
             np.array(degrees, dtype=np.int64),
             jct,
-            np.ascontiguousarray(least),
             width,
             sequential,
             blocks.size_ptr,
             blocks.server_ptr,
             blocks.server,
-            blocks.shape,
             self.config.rule == "uniform",
             float(self.topology.memory),
             plan_ptr,
@@ -136,11 +133,11 @@ class JobTable:
         )
 
     def _completion_times(self) -> NDArray[np.int64]:
-        """Return jct[M, D, C] in ticks."""
+        """Return jct[M, D] in ticks."""
         if self.contention == "none":
             table = np.array(
                 [[step_time(p, u, self.topology, self.config).seconds for u in self.degrees] for p in self.profiles]
-            )[:, :, None]
+            )
         else:
             from placeopt.streams.contention import completion_table
 

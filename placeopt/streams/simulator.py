@@ -103,16 +103,24 @@ class DegreePolicy:
         return PolicyArrays(
             POLICY_KINDS[self.name],
             constant,
-            order,
+            np.array(order),  # writable, all of them: kernels are compiled per type, and read-only is a type
+            _complete(order),
             float(self.fragmentation),
             self.samples,
             self.depth,
-            *(np.ascontiguousarray(array) for array in pool),
+            *(np.array(array) for array in pool),
             terminal,
             problem.mean_gap,
-            weights,
+            np.array(weights),
             float(self.temperature),
         )
+
+
+def _complete(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each row's degrees followed by those it leaves out, largest first."""
+    size = order.shape[1]
+    rows = [[d for d in row if d >= 0] for row in order.tolist()]
+    return np.array([row + [d for d in range(size - 1, -1, -1) if d not in row] for row in rows], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,3 +292,41 @@ def _student(freedom: int) -> float:
         return exact[freedom]
     z = 1.959964
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """An episode with everything that a policy gradient needs, or that imitates the policy.
+
+    Action D refuses the job; a choice that cannot be carried out counts as refusing.
+    """
+
+    episode: Episode
+    features: NDArray[np.float64]  # (J, D + 1, F)
+    valid: NDArray[np.bool_]  # (J, D + 1)
+    chosen: NDArray[np.int64]  # (J,)
+
+
+def roll_out(problem: JobStreamProblem, policy: DegreePolicy, *, seed: int) -> Recording:
+    """Run one episode and record the features of every decision and what was chosen."""
+    size, num_servers, actions = problem.num_jobs, problem.jobs.topology.num_servers, len(problem.jobs.degrees) + 1
+    out = (
+        np.zeros(size, np.int8),
+        np.zeros(size, np.int16),
+        np.zeros(size, np.int64),
+        np.zeros(size, np.int16),
+        np.zeros((0, num_servers), np.bool_),
+    )
+    width = kernels.num_features.py_func(actions - 1)
+    record = np.zeros((size, actions, width)), np.zeros((size, actions), np.bool_), np.zeros(size, np.int64)
+    kernels.run_episode(
+        problem.jobs.arrays,
+        problem.arrays,
+        policy.arrays(problem, seed),
+        random_state(seed),
+        num_servers,
+        2,
+        *out,
+        *record,
+    )
+    return Recording(Episode(problem, policy, seed, *out), *record)

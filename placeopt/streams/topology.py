@@ -32,7 +32,6 @@ class Blocks(NamedTuple):
     size_ptr: NDArray[np.int64]  # (max_size + 2,)
     server_ptr: NDArray[np.int64]  # (num_blocks + 1,)
     server: NDArray[np.int64]  # (sum of sizes,) server index
-    shape: NDArray[np.int64]  # (num_blocks,) index of the shape, counted within its size
 
 
 @dataclass(frozen=True)
@@ -129,19 +128,17 @@ class RampTopology:
     def blocks(self) -> Blocks:
         """Blocks of all sizes up to the largest degree, in the order of first fit."""
         rows: list[list[int]] = []
-        shape: list[int] = []
         pointer = [0, 0]
         for size in range(1, max(self.degrees) + 1):
-            for number, (c, r, s) in enumerate(self.block_shapes(size)):
+            for c, r, s in self.block_shapes(size):
                 for i in range(self.groups - c + 1):
                     for j in range(self.racks - r + 1):
                         for k in range(self.servers - s + 1):
                             box = np.indices((c, r, s)).reshape(3, -1).T + (i, j, k)
                             rows.append([self.index(*map(int, server)) for server in box])
-                            shape.append(number)
             pointer.append(len(rows))
         server_ptr, server = csr(rows)
-        return Blocks(np.array(pointer, dtype=np.int64), server_ptr, server, np.array(shape, dtype=np.int64))
+        return Blocks(np.array(pointer, dtype=np.int64), server_ptr, server)
 
     def require_degree(self, degree: int, what: str = "degree") -> int:
         """Return the index of `degree` among `degrees`.

@@ -1,0 +1,183 @@
+"""The offline bound: how few jobs any policy could block, even one that knows all arrivals.
+
+A job may start only when it arrives, with a degree that meets its deadline and ends before the horizon; it then holds
+at least `width` servers for at least its shortest completion time. At every arrival the running jobs hold at most S
+servers. Relaxing where on the grid the servers are, and allowing fractions of jobs, gives the linear program
+
+    max sum x_jd   s.t.   sum_d x_jd <= 1,   sum_{(j, d) running at a_k} width_jd x_jd <= S  for every arrival k,
+
+whose value is an upper bound on the completed jobs of every policy, clairvoyant ones included. Any dual solution
+proves it; the bound reported is evaluated from the duals, not taken from the solver. With integer x (CP-SAT) the bound
+is tighter; with a block of the grid chosen for every job it is the exact clairvoyant optimum under the uniform rule
+(free choice of the block, of which first fit is one), for short streams.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.streams.problem import JobStreamProblem
+
+METHODS = ("lp", "cp-sat", "exact")
+MAX_EXACT_JOBS = 200
+
+
+@dataclass(frozen=True)
+class OfflineBound:
+    """A lower bound on the blocked jobs of any policy.
+
+    Attributes
+    ----------
+    blocked : at least so many jobs are blocked.
+    method : "lp", "cp-sat" (integers) or "exact" (integers and blocks).
+    exact : whether `blocked` is attained by a clairvoyant policy that may choose the blocks freely.
+    """
+
+    blocked: int
+    num_jobs: int
+    method: str
+    exact: bool
+
+    @property
+    def blocking_rate(self) -> float:
+        """Lower bound on the blocking rate."""
+        return self.blocked / self.num_jobs
+
+
+@dataclass(frozen=True, eq=False)
+class _Options:
+    """Every (job, degree) that could complete: one column of the program."""
+
+    job: NDArray[np.int64]
+    degree: NDArray[np.int64]  # index
+    length: NDArray[np.int64]  # ticks
+    width: NDArray[np.int64]  # servers
+    last: NDArray[np.int64]  # arrivals job .. last - 1 see it running
+
+
+def offline_bound(
+    problem: JobStreamProblem, *, method: str = "lp", seconds: float = 30.0, num_workers: int = 1, seed: int = 0
+) -> OfflineBound:
+    """Return a lower bound on the blocked jobs of any policy, clairvoyant or not.
+
+    Parameters
+    ----------
+    method : "lp", "cp-sat" or "exact" (at most 200 jobs, uniform rule).
+    seconds, num_workers, seed : of CP-SAT.
+
+    Raises
+    ------
+    InputError
+        If the method is unknown or not applicable.
+    """
+    if method not in METHODS:
+        raise InputError(f"offline bound: expected one of {', '.join(METHODS)}, received '{method}'")
+    options = _options(problem)
+    if len(options.job) == 0:
+        return OfflineBound(problem.num_jobs, problem.num_jobs, method, True)
+    if method == "lp":
+        return OfflineBound(problem.num_jobs - _linear(problem, options), problem.num_jobs, "lp", False)
+    if method == "exact" and (problem.num_jobs > MAX_EXACT_JOBS or problem.jobs.config.rule != "uniform"):
+        raise InputError(
+            f"offline bound: 'exact' takes at most {MAX_EXACT_JOBS} jobs under the uniform rule, received "
+            f"{problem.num_jobs} jobs under '{problem.jobs.config.rule}'; use lp or cp-sat"
+        )
+    completed, proved = _integer(problem, options, method == "exact", seconds, num_workers, seed)
+    # a relaxation's optimum is a bound; without a proof the solver's dual bound is one
+    return OfflineBound(problem.num_jobs - completed, problem.num_jobs, method, proved and method == "exact")
+
+
+def _options(problem: JobStreamProblem) -> _Options:
+    arrays = problem.jobs.arrays
+    length = arrays.jct[problem.model]
+    fits = (length >= 0) & (length <= problem.deadline[:, None])
+    fits &= problem.arrival[:, None] + length <= problem.horizon
+    job, degree = np.nonzero(fits)
+    ticks = length[job, degree]
+    last = np.searchsorted(problem.arrival, problem.arrival[job] + ticks, side="left")
+    width = arrays.width[problem.model[job], degree]
+    return _Options(job, degree, ticks, width, np.maximum(last, job + 1))
+
+
+def _linear(problem: JobStreamProblem, options: _Options) -> int:
+    """Return an upper bound on the completed jobs, from the duals of the linear program."""
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_matrix, vstack
+
+    count, size = len(options.job), problem.num_jobs
+    spans = options.last - options.job
+    column = np.repeat(np.arange(count), spans)
+    row = np.arange(len(column)) - np.repeat(np.cumsum(spans) - spans, spans) + options.job[column]
+    capacity = csr_matrix((options.width[column].astype(float), (row, column)), shape=(size, count))
+    once = csr_matrix((np.ones(count), (options.job, np.arange(count))), shape=(size, count))
+    servers = problem.jobs.topology.num_servers
+    answer = linprog(
+        -np.ones(count),
+        A_ub=vstack([capacity, once]),
+        b_ub=np.concatenate([np.full(size, float(servers)), np.ones(size)]),
+        bounds=(0, None),
+        method="highs",
+    )
+    price = np.zeros(size) if answer.x is None else np.maximum(0.0, -answer.ineqlin.marginals[:size])
+    # Weak duality holds for any price >= 0: a job is worth what is left of 1 after paying for its servers.
+    paid = np.concatenate([[0.0], np.cumsum(price)])
+    worth = 1.0 - options.width * (paid[options.last] - paid[options.job])
+    best = np.zeros(size)
+    np.maximum.at(best, options.job, worth)
+    bound = servers * float(price.sum()) + float(best.sum())
+    return min(size, math.floor(bound + 1e-6))
+
+
+def _integer(
+    problem: JobStreamProblem, options: _Options, blocks: bool, seconds: float, num_workers: int, seed: int
+) -> tuple[int, bool]:
+    """Return (upper bound on the completed jobs, whether it is the optimum), by CP-SAT."""
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    servers = problem.jobs.topology.num_servers
+    literals, intervals, demands = [], [], []
+    chosen: dict[int, list[cp_model.IntVar]] = {}
+    on_server: list[list[cp_model.IntervalVar]] = [[] for _ in range(servers)]
+    table = problem.jobs.topology.blocks
+    for k, job in enumerate(options.job.tolist()):
+        literal = model.new_bool_var(f"x{k}")
+        literals.append(literal)
+        chosen.setdefault(job, []).append(literal)
+        start, end = job, int(options.last[k])
+        intervals.append(model.new_optional_fixed_size_interval_var(start, end - start, literal, f"i{k}"))
+        demands.append(int(options.width[k]))
+        if not blocks:
+            continue
+        size = int(options.width[k])
+        places = []
+        for row in range(int(table.size_ptr[size]), int(table.size_ptr[size + 1])):
+            here = model.new_bool_var(f"b{k}_{row}")
+            places.append(here)
+            interval = model.new_optional_fixed_size_interval_var(start, end - start, here, f"o{k}_{row}")
+            for server in table.server[table.server_ptr[row] : table.server_ptr[row + 1]].tolist():
+                on_server[server].append(interval)
+        model.add(sum(places) == literal)
+    for options_of_job in chosen.values():
+        model.add_at_most_one(options_of_job)
+    model.add_cumulative(intervals, demands, servers)
+    for held in on_server:
+        if held:
+            model.add_no_overlap(held)
+    model.maximize(sum(literals))
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = num_workers
+    solver.parameters.random_seed = seed
+    status = solver.solve(model)
+    bound = math.floor(solver.best_objective_bound + 1e-6)
+    return min(problem.num_jobs, bound), status == cp_model.OPTIMAL
