@@ -5,6 +5,8 @@ Node attributes: the columns of `draft.DEFAULTS` and one `time:KIND` per kind of
 `ticks` (measured transfer, -1 unknown) and `shape` ("1x3x224x224"). Graph attributes: `name`,
 `tick_seconds`.
 
+A tensor that nobody reads has no edge: only placeopt's own JSON keeps it.
+
 Files of other tools use many names for a weight; the first alias that is there counts.
 """
 

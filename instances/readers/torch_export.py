@@ -7,6 +7,7 @@ needed.
 from __future__ import annotations
 
 import operator
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from placeopt.errors import InputError, MissingExtraError
@@ -55,7 +56,9 @@ def from_torch(
     if not isinstance(example_inputs, tuple):
         example_inputs = tuple(example_inputs) if isinstance(example_inputs, list) else (example_inputs,)
     try:
-        program = torch.export.export(module, example_inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on how the export went about it, not on the result
+            program = torch.export.export(module, example_inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes)
     except Exception as error:
         reason = one_line(str(error).strip().split("\n")[0], 200)
         raise InputError(f"torch.export cannot export {type(module).__name__}: {reason}") from error

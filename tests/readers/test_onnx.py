@@ -96,6 +96,15 @@ def test_resnet50_structure():
     assert graph.resident[first] == 4 * (7 * 7 * 3 * 64 + 64)
 
 
+def test_resnet50_agrees_with_the_generated_one():
+    """The model of the onnx package and the one generated from the paper agree on parameters and flops."""
+    from placeopt.instances.generators import generate
+
+    ours, theirs = read_graph("onnx:resnet50", fuse=False), generate("gen:resnet50")
+    assert int(ours.parameters.sum()) == int(theirs.parameters.sum())
+    assert int(ours.flops.sum()) == pytest.approx(int(theirs.flops.sum()), rel=0.005)
+
+
 def test_unknown_model_names_the_known_ones():
     """A wrong name gets the nearest one and the list."""
     with pytest.raises(InputError, match=r"did you mean onnx:resnet50\? known: bvlc_alexnet, densenet121"):

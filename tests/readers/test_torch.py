@@ -65,7 +65,6 @@ def test_a_module_becomes_a_graph(net):
     assert (graph.bytes_moved[[conv, lstm, attention]] > 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:The tensor attributes")
 def test_fold_and_fuse_are_options(net):
     """Without them, batch norm and dropout stay, and parameters are the same."""
     module, inputs = net
@@ -177,7 +176,7 @@ SIZE = {"dtype": 7, "sizes": [{"as_int": 5}]}
 
 BAD = {
     "empty graph": (program(nodes=[]), "no op"),
-    "dangling": (program(tensor_values={"w": {"dtype": 7, "sizes": []}}), "reads 'x', which is neither"),
+    "dangling": (program(tensor_values={"w": SIZE, "y": SIZE}), "reads 'x', which is neither"),
     "undeclared": (program(outputs=[], tensor_values={"w": SIZE, "x": SIZE}), "output 'y' has no entry"),
     "nodes of wrong type": (program(nodes=3), "not the JSON of an exported program"),
     "sizes of wrong type": (program(tensor_values={"x": {"dtype": 7, "sizes": [3]}}), "not the JSON"),
