@@ -149,6 +149,17 @@ def levels(num_nodes: int, pointer: Any, target: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def earliest_starts(order: Any, pointer: Any, target: Any, work: Any) -> Any:
+    """Return the start of every op with as many devices as ops and free communication."""
+    start = np.zeros(len(order))
+    for op in order:
+        end = start[op] + work[op]
+        for edge in range(pointer[op], pointer[op + 1]):
+            start[target[edge]] = max(start[target[edge]], end)
+    return start
+
+
+@njit(cache=True, nogil=True)
 def depth_first_order(num_nodes: int, pointer: Any, target: Any) -> Any:
     """Return a topological order that follows one branch to its end before the next."""
     waiting = np.zeros(num_nodes, dtype=np.int64)

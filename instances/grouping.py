@@ -98,6 +98,9 @@ class Grouping:
         self._link_source = model.producer[self._link_tensor]
         self._link_target = model.consumer
         self.label = np.arange(n)
+        self.edges = _op_pairs(model)
+        self.successor = (np.searchsorted(self.edges[:, 0], np.arange(n + 1)), np.ascontiguousarray(self.edges[:, 1]))
+        self._start = kernel.earliest_starts(model.topological_order, *self.successor, view.work)
         if not acyclic:
             self._relabel(self.roots())
         self.backward = model.backward if acyclic else np.zeros(n, dtype=np.bool_)
@@ -130,8 +133,7 @@ class Grouping:
 
     def fuse_chains(self) -> None:
         """Fuse ops along edges that are the only output of one and the only input of the other."""
-        edges = self._edges()
-        n = self.view.model.num_ops
+        edges, n = self.edges, self.view.model.num_ops
         alone = (np.bincount(edges[:, 0], minlength=n)[edges[:, 0]] == 1) & (
             np.bincount(edges[:, 1], minlength=n)[edges[:, 1]] == 1
         )
@@ -189,9 +191,7 @@ class Grouping:
 
     def _loose_order(self) -> NDArray[np.int64]:
         """Order groups that need not be convex by their first op in a depth-first topological order."""
-        edges = self._edges()
-        pointer = np.searchsorted(edges[:, 0], np.arange(len(self.label) + 1))
-        order = kernel.depth_first_order(len(self.label), pointer, np.ascontiguousarray(edges[:, 1]))
+        order = kernel.depth_first_order(len(self.label), *self.successor)
         first = np.full(self.count, len(order))
         np.minimum.at(first, self.label[order], np.arange(len(order)))
         return np.argsort(first, kind="stable")
@@ -208,23 +208,13 @@ class Grouping:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        edges = self._edges()
         count = int(label.max()) + 1
-        ends = label[edges]
+        ends = label[self.edges]
         graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)).tocsr()
         component = connected_components(graph, directed=True, connection="strong")[1][label].astype(np.int64)
-        pointer = np.searchsorted(edges[:, 0], np.arange(len(label) + 1))
-        stage = kernel.stages(self.view.model.topological_order, pointer, np.ascontiguousarray(edges[:, 1]), label, component)
+        stage = kernel.stages(self.view.model.topological_order, *self.successor, label, component)
         result: NDArray[np.int64] = label * (int(stage.max()) + 1) + stage
         return result
-
-    def _edges(self) -> NDArray[np.int64]:
-        """Return the distinct (producer, consumer) pairs of ops, sorted."""
-        model = self.view.model
-        n = model.num_ops
-        key = np.repeat(model.producer, np.diff(model.consumer_ptr)) * n + model.consumer
-        key = np.sort(key[_first_of_equal(key)])
-        return np.stack([key // n, key % n], axis=1)
 
     # --- merging -----------------------------------------------------------------------------------------
 
@@ -262,6 +252,8 @@ class Grouping:
         # heavy edges between light groups first (Holtgrewe et al. 2010, rating "expansion*2")
         scale = float(nodes.weight.mean()) or 1.0
         rating = (traffic + 1e-3) ** 2 / ((nodes.weight[source] / scale + 1e-3) * (nodes.weight[target] / scale + 1e-3))
+        # ... and hardly ever ops that could run in parallel; the power was tuned on sharded and unrolled graphs
+        rating = rating * self._sequential(nodes.weight, source, target) ** 4
         ranked = np.argsort(-rating, kind="stable")
         mate = kernel.match_edges(ranked, source, target, pointer, level, nodes, self.classes, limits, count - groups,
                                   self.acyclic)  # fmt: skip
@@ -272,6 +264,21 @@ class Grouping:
                                   count - groups - merges, self.acyclic)  # fmt: skip
         pair = np.where(mate >= 0, np.minimum(mate, np.arange(count)), np.arange(count))
         self._relabel(pair[self.label])
+
+    def _sequential(self, weight: NDArray[np.float64], source: NDArray[np.int64], target: NDArray[np.int64]
+                    ) -> NDArray[np.float64]:  # fmt: skip
+        """Return how much of the work of two groups could not run in parallel anyway, 0..1.
+
+        1 if the work fits into the time from the earliest start to the latest end of the union, where
+        every op runs as early as it can on a device of its own.
+        """
+        first = np.full(self.count, np.inf)
+        last = np.zeros(self.count)
+        np.minimum.at(first, self.label, self._start)
+        np.maximum.at(last, self.label, self._start + self.view.work)
+        extent = np.maximum(last[source], last[target]) - np.minimum(first[source], first[target])
+        both = weight[source] + weight[target]
+        return np.minimum(1.0, (extent + 1e-9) / (both + 1e-9))
 
     def _nodes(self, heavy: NDArray[np.bool_] | None = None) -> kernel.Nodes:
         count = self.count
@@ -300,6 +307,14 @@ class Grouping:
             return key, key, np.zeros(0)
         traffic = np.add.reduceat(self.view.traffic[self._link_tensor][order], starts)
         return key[starts] // count, key[starts] % count, traffic
+
+
+def _op_pairs(model: OpGraph | PlacementProblem) -> NDArray[np.int64]:
+    """Return the distinct (producer, consumer) pairs of ops, sorted."""
+    n = model.num_ops
+    key = np.repeat(model.producer, np.diff(model.consumer_ptr)) * n + model.consumer
+    key = np.sort(key[_first_of_equal(key)])
+    return np.stack([key // n, key % n], axis=1)
 
 
 def _first_of_equal(key: NDArray[np.int64]) -> NDArray[np.int64]:
