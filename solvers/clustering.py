@@ -505,6 +505,7 @@ class EdgeZeroing:
             sweep = _Sweep(view, graph, self.slack)
             if len(graph.cost) * (problem.num_ops + problem.num_edges) <= self.steps:
                 yield from sweep.candidates(internalised(view, graph))
+            yield from sweep.candidates(np.arange(len(graph.bytes)))  # nothing merged: plain list scheduling
             share = graph.mean_work.sum() / problem.num_devices
             multiples = [2.0**i for i in range(1, (problem.num_devices - 1).bit_length() + 1)]
             for cap in (*self.caps, *multiples):
@@ -524,16 +525,24 @@ class EdgeZeroing:
 class Dsc:
     """Dominant sequence clustering, then longest processing time with affinity.
 
+    DSC knows neither memory nor the number of devices, so its clusters are mapped as they are and, once for
+    each of `cuts`, after cutting them into pieces.
+
     Parameters
     ----------
     slack : load limits of the mapping, as excess over the ideal load per device.
+    cuts : largest work of a piece, as multiples of the work per device; every piece also fits the memory of
+        the device that is fastest for it.
     """
 
     slack: tuple[float, ...] = SLACK
+    cuts: tuple[float, ...] = (float("inf"), 1.0, 0.5)
 
     name: ClassVar[str] = "dsc"
 
     def __post_init__(self) -> None:
+        if self.cuts and min(self.cuts) <= 0:
+            raise InputError(f"dsc: cuts must be positive numbers, received {self.cuts}")
         _check_slack(self.name, self.slack)
 
     def solve(
@@ -548,8 +557,14 @@ class Dsc:
         """Cluster once with mean costs, map under every load limit, keep the best."""
 
         def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
-            sweep = _Sweep(view, unit_graph(view), self.slack)
-            yield from sweep.candidates(merge_units(dsc_clusters(view)[0], view.units.unit))
+            graph = unit_graph(view)
+            sweep = _Sweep(view, graph, self.slack)
+            cluster, start = dsc_clusters(view)
+            merged = merge_units(cluster, view.units.unit)
+            yield from sweep.candidates(merged)
+            share = float(graph.work.min(axis=1).sum()) / problem.num_devices
+            for cut in self.cuts:
+                yield from sweep.candidates(cut_clusters(graph, merged, view.unit_first(start), cut * share))
 
         return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress)
 
@@ -572,6 +587,22 @@ def dsc_clusters(view: View) -> tuple[Ints, Floats]:
         graph.succ_ptr, graph.succ_op, delay[graph.succ_tensor], view.mean_compute,
     )  # fmt: skip
     return cluster, start
+
+
+def cut_clusters(graph: UnitGraph, cluster: Ints, start: Floats, cap: float) -> Ints:
+    """Cut clusters in order of `start` into pieces that fit a fast device and hold at most `cap` ticks of work."""
+    fastest = graph.work.argmin(axis=1)
+    work, room = graph.work.min(axis=1).tolist(), graph.capacity[fastest].tolist()
+    size, label = graph.bytes.tolist(), cluster.tolist()
+    piece = np.empty(len(cluster), dtype=np.int64)
+    pieces, load, used, previous = -1, 0.0, 0, -1
+    for unit in np.lexsort((start, cluster)).tolist():
+        if label[unit] != previous or load + work[unit] > cap or used + size[unit] > room[unit]:
+            pieces, load, used, previous = pieces + 1, 0.0, 0, label[unit]
+        piece[unit] = pieces
+        load += work[unit]
+        used += size[unit]
+    return piece
 
 
 def merge_units(cluster: Ints, unit: Ints) -> Ints:

@@ -163,7 +163,7 @@ class View:
 
     def repaired(self, device: NDArray[np.int64]) -> Placement | None:
         """Move ops of `device` until every constraint holds, and rank them; None if no way was found."""
-        home = repair(self.units, self.unit_device(device), self.unit_work)
+        home = repair(self.units, self.unit_first(device), self.unit_work)
         home = self.packing if home is None else home
         return None if home is None else self.list_scheduled(home[self.units.unit])
 
@@ -172,10 +172,10 @@ class View:
         """Any assignment of units that fits, None if none was found."""
         return pack(self.units)[0]
 
-    def unit_device(self, device: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Device of the first op of each unit, shape (num_units,)."""
+    def unit_first(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Value of the first op of each unit, shape (num_units,)."""
         _, first = np.unique(self.units.unit, return_index=True)
-        return device[first].astype(np.int64)
+        return values[first]
 
     @cached_property
     def unit_work(self) -> NDArray[np.float64]:

@@ -50,7 +50,7 @@ class Enumerative:
         labelled = int(problem.meta.max()) >= 0
 
         def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
-            yield view.repaired(_place(view, groups(view, labelled=labelled)))
+            yield view.repaired(assign_groups(view, groups(view, labelled=labelled)))
 
         message = "" if labelled else "no meta-op labels: ops of equal depth and type were taken as shards of one op"
         return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress,
@@ -91,7 +91,8 @@ def groups(view: View, *, labelled: bool) -> list[NDArray[np.int64]]:
     return [np.array(ops, dtype=np.int64) for ops in members.values()]
 
 
-def _place(view: View, grouped: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def assign_groups(view: View, grouped: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Place group after group, each by a linear assignment problem; device of each op."""
     from scipy.optimize import linear_sum_assignment
 
     problem, units = view.problem, view.units

@@ -13,6 +13,7 @@ from placeopt.solution import Budget
 from placeopt.solver import make_solver
 from placeopt.solvers.clustering import (
     EdgeZeroing,
+    cut_clusters,
     dsc_clusters,
     internalised,
     map_clusters,
@@ -184,3 +185,14 @@ def test_edge_counts_end_at_cost_levels():
     cost = np.array([9.0, 9.0, 5.0, 5.0, 5.0, 1.0])
     assert EdgeZeroing()._edge_counts(cost) == [6, 5, 2]
     assert EdgeZeroing()._edge_counts(np.zeros(0)) == [0]
+
+
+def test_cuts_fit_the_fast_device():
+    """A cluster that only the slow device could hold is cut, in order of time, into pieces for the fast ones."""
+    problem = PlacementProblem.from_edges(
+        [[1, 1, 50]] * 6, [(i, i + 1, 1) for i in range(5)], resident=[4] * 6, capacity=[12, 12, 100]
+    )
+    graph, together = unit_graph(View(problem)), np.zeros(6, dtype=np.int64)
+    assert cut_clusters(graph, together, np.arange(6.0), np.inf).tolist() == [0, 0, 0, 1, 1, 1]
+    assert cut_clusters(graph, together, np.arange(6.0)[::-1], 2.0).tolist() == [2, 2, 1, 1, 0, 0]
+    assert make_solver("dsc").solve(problem, Budget(), seed=0).objective == 7
