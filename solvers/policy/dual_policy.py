@@ -54,8 +54,8 @@ class DualPolicy:
     """
 
     start: str = "critical-path"
-    teacher: str = "critical-path"
-    imitation: int = 0
+    teacher: str = "edge-zeroing"
+    imitation: int = 60
     batch: int = 64
     learn: str = "both"
     residual: bool = True
