@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_plus
 
@@ -129,7 +130,7 @@ def generate(spec: str) -> OpGraph:
         from placeopt.instances.training import training_graph
 
         graph = training_graph(graph, optimizer=optimizer, backward_ratio=ratio)
-    return graph
+    return replace(graph, name=f"{name}?{query}") if query else graph
 
 
 def _entry(name: str) -> Entry:

@@ -262,6 +262,12 @@ def test_wrong_specifications_are_refused_in_one_line(spec, words):
     assert "\n" not in str(error.value)
 
 
+def test_options_show_in_the_name():
+    """Graphs of different options have different names, so that results can be told apart."""
+    assert generate("gen:alexnet").name == "alexnet"
+    assert generate("gen:alexnet?batch=2&training=1").name == "alexnet?batch=2&training=1"
+
+
 def test_help_lists_every_option():
     """Each generator says in one line what it is, and its options with defaults."""
     for name in generator_names():
