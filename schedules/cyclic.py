@@ -122,7 +122,11 @@ class CyclicModel:
             self.model.add(self._start(i) + self.period >= self._start((self.size - 1) * b + i) + self._span[i])
 
     def minimize_latency(self) -> None:
-        """Ask for the least time that a micro-batch spends in the pipeline (the slowest member's)."""
+        """Ask for the least time that a micro-batch spends in the pipeline (the slowest member's).
+
+        Among those, for early starts: a pattern without slack completes to shorter schedules, and the second
+        objective makes the search faster, too.
+        """
         b = self.problem.num_blocks
         horizon = self.period * (2 * self.num_instances + 2) + max(self._span)
         latency = self.model.new_int_var(self.problem.critical_path, horizon, "latency")
@@ -132,7 +136,10 @@ class CyclicModel:
             for last, first in itertools.product(sinks, sources):
                 end = self._start(q * b + last) + self._span[last]
                 self.model.add(latency >= end - self._start(q * b + first))
-        self.model.minimize(latency)
+        # Shortening every start by a tick is worth less than a tick of latency.
+        weight = min(self.num_instances * 4, 2**60 // max(1, horizon * self.num_instances))
+        starts = sum(self._start(i) for i in range(self.num_instances))
+        self.model.minimize(max(1, weight) * latency + starts)
 
     def solve(
         self, seconds: float, *, num_workers: int, seed: int, first_only: bool = True

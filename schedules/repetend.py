@@ -39,7 +39,7 @@ class RepetendSolver:
     size : micro-batches per repetend (K); more than 1 helps under tight memory. 0 tries 1, 2, 3, ... up to
         `max_size` while the best is above the bound for all K.
     latency_seconds : most seconds spent on the latency of the pattern.
-    patterns : how many patterns of least latency are completed, to keep the one that ends first.
+    patterns : how many other patterns are completed too, to keep the one that ends first.
     """
 
     name: ClassVar[str] = "repetend"
@@ -47,11 +47,11 @@ class RepetendSolver:
     size: int = 1
     max_size: int = 4
     num_workers: int = 2
-    latency_seconds: float = 10.0
-    patterns: int = 2
+    latency_seconds: float = 2.0
+    patterns: int = 1
 
     def __post_init__(self) -> None:
-        limits = (("size", 0), ("max_size", 1), ("num_workers", 1), ("latency_seconds", 0), ("patterns", 1))
+        limits = (("size", 0), ("max_size", 1), ("num_workers", 1), ("latency_seconds", 0), ("patterns", 0))
         for key, low in limits:
             if getattr(self, key) < low:
                 raise InputError(f"repetend option {key}: expected at least {low}, received {getattr(self, key)}")
@@ -105,25 +105,36 @@ class RepetendSolver:
     def _shortest_completion(
         self, problem: PipelineProblem, pattern: Repetend, tracker: Tracker[Repetend], seed: int
     ) -> tuple[Repetend, NDArray[np.int64]]:
-        """Complete the pattern, and several of the same period and least latency; keep the shortest schedule."""
+        """Complete the pattern of least latency, and others of the same period; keep the shortest schedule."""
         target = makespan_bound(problem, problem.micro_batches)
         best = self._least_latency(problem, pattern, tracker, seed)
         start = complete(problem, best, problem.micro_batches)
-        for attempt in range(1, self.patterns + 1):
-            if makespan(problem, start) <= target:
+        for attempt in range(self.patterns):
+            if makespan(problem, start) <= target or tracker.seconds_left <= 0:
                 break
-            other = self._least_latency(problem, pattern, tracker, seed + attempt) if attempt < self.patterns else pattern
+            other = pattern if attempt == 0 else self._any_pattern(problem, pattern, tracker, seed + attempt)
             completed = complete(problem, other, problem.micro_batches)
             if makespan(problem, completed) < makespan(problem, start):
                 best, start = other, completed
         return best, start
+
+    def _any_pattern(
+        self, problem: PipelineProblem, pattern: Repetend, tracker: Tracker[Repetend], seed: int
+    ) -> Repetend:
+        """Return another pattern of the same period."""
+        from placeopt.schedules.cyclic import CyclicModel
+
+        seconds = min(self.latency_seconds, tracker.seconds_left)
+        model = CyclicModel(problem, pattern.period, pattern.size)
+        _, found = model.solve(seconds, num_workers=self.num_workers, seed=seed)
+        return pattern if found is None else found
 
     def _least_latency(
         self, problem: PipelineProblem, pattern: Repetend, tracker: Tracker[Repetend], seed: int
     ) -> Repetend:
         from placeopt.schedules.cyclic import CyclicModel
 
-        seconds = min(self.latency_seconds / self.patterns, tracker.seconds_left)
+        seconds = min(self.latency_seconds, tracker.seconds_left)
         if seconds <= 0:
             return pattern
         model = CyclicModel(problem, pattern.period, pattern.size)

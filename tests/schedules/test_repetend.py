@@ -1,0 +1,163 @@
+"""The repetend search: proved minimum periods, latency, completion."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import placeopt as po
+from placeopt.schedules import schedule, schedule_result
+from placeopt.schedules.bounds import best_bound, makespan_bound, period_bounds
+from placeopt.schedules.cyclic import CyclicModel, tighten
+from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.schedules.validate import pipeline_violations
+
+PERIODS = {
+    "V": {2: 8, 3: 8, 4: 4, 5: 4, 6: 4},
+    "X": {2: 13, 3: 9, 4: 8, 5: 8, 6: 8},
+    "K": {2: 8, 3: 6, 4: 6, 5: 6, 6: 6},
+    "M": {2: 10, 3: 10, 4: 7, 5: 6, 6: 6},
+    "NN": {2: 12, 3: 12, 4: 9, 5: 9, 6: 8},
+}
+"""Minimum period of one micro-batch per repetend, training, 4 devices, by capacity."""
+
+
+@pytest.mark.parametrize(("name", "capacity"), [(name, c) for name, row in PERIODS.items() for c in row])
+def test_proves_the_minimum_period_of_every_shape_and_capacity(name: str, capacity: int):
+    """Every cell of the table is found and proved optimal, and the schedule is valid within its memory."""
+    problem = po.load_pipeline(f"shape:{name}?devices=4&memory={capacity}")
+    result = schedule_result(problem, num_workers=1, micro_batches=6)
+    assert result.status == "optimal"
+    assert result.objective == result.lower_bound == PERIODS[name][capacity]
+    found = result.solution
+    assert found.period == PERIODS[name][capacity]
+    assert found.period_status == "optimal"
+    assert max(found.peak_memory) <= capacity
+    assert pipeline_violations(problem, found.start) == []
+    assert pipeline_violations(problem, found.repetend.unroll(12)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "period"),
+    [
+        ("shape:V?devices=6&memory=3", 8), ("shape:V?devices=6&memory=5", 8), ("shape:V?devices=6&memory=6", 4),
+        ("shape:X?devices=6&memory=5", 8), ("shape:K?devices=6&memory=2", 11), ("shape:K?devices=6&memory=3", 8),
+        ("shape:K?devices=6&memory=4", 7), ("shape:M?devices=6&memory=3", 11), ("shape:M?devices=6&memory=8", 6),
+        ("shape:NN?devices=6&memory=6", 10), ("shape:NN?devices=6&memory=8", 8),
+        ("shape:V?devices=8&memory=3", 12), ("shape:V?devices=8&memory=5", 8), ("shape:V?devices=8&memory=8", 4),
+        ("shape:X?devices=8&memory=8", 8), ("shape:K?devices=8&memory=5", 7), ("shape:M?devices=8&memory=10", 7),
+        ("shape:NN?devices=8&memory=12", 8),
+    ],
+)  # fmt: skip
+def test_proves_periods_on_six_and_eight_devices(source: str, period: int):
+    """D = 6 and 8 are proved too."""
+    found = schedule(po.load_pipeline(source), num_workers=1, micro_batches=4, latency_seconds=0)
+    assert (found.period, found.period_status) == (period, "optimal")
+
+
+def test_several_micro_batches_per_repetend_beat_one_under_tight_memory():
+    """V with capacity 3: 8 ticks for K = 1, 16/3 for K = 3, which no K can beat."""
+    problem = po.load_pipeline("shape:V?devices=4&memory=3")
+    assert schedule(problem, num_workers=1).period == 8
+    found = schedule(problem, size=3, num_workers=1, micro_batches=9)
+    assert found.period == found.period_bound == Fraction(16, 3)
+    assert found.period_status == "optimal"
+    assert period_bounds(problem)["residence"] == Fraction(16, 3)
+    assert pipeline_violations(problem, found.repetend.unroll(13)) == []
+    assert schedule(problem, size=0, num_workers=1).period == Fraction(16, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "capacity", "most"),
+    [("V", 4, 524), ("X", 4, 1033), ("K", 3, 772), ("M", 5, 780), ("NN", 6, 1036), ("NN", None, 1036), ("X", None, 1033)],
+)
+def test_makespan_of_128_micro_batches(name: str, capacity: int | None, most: int):
+    """The completed schedule of 128 micro-batches is as short as the best known one."""
+    problem = po.load_pipeline(f"shape:{name}?devices=4", memory=capacity, micro_batches=128)
+    found = schedule(problem, num_workers=1)
+    assert found.makespan <= most
+    assert found.makespan >= makespan_bound(problem, 128)
+    assert pipeline_violations(problem, found.start) == []
+
+
+def test_infeasible_period_is_proved_and_monotone():
+    """X with capacity 3 has no pattern of 8 ticks, and one of 9 and of 10."""
+    problem = po.load_pipeline("shape:X?devices=4&memory=3")
+    statuses = [CyclicModel(problem, period).solve(60, num_workers=1, seed=0)[0] for period in (8, 9, 10)]
+    assert statuses == ["infeasible", "optimal", "optimal"]
+
+
+def test_tighten_shortens_a_loose_pattern_without_changing_orders():
+    """A pattern found at a long period is stretched; tightening gives a valid pattern no longer than before."""
+    problem = po.load_pipeline("shape:V?devices=4&memory=4&lag=2")
+    for period in (9, 14, 20):
+        _, pattern = CyclicModel(problem, period).solve(10, num_workers=1, seed=1)
+        tight = tighten(problem, pattern)
+        assert tight.period <= period
+        assert pipeline_violations(problem, tight.unroll(15)) == []
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> PipelineProblem:
+    """Draw a small chain of forward and backward blocks with lags on a few devices."""
+    devices = draw(st.integers(1, 3))
+    stages = draw(st.integers(1, 3))
+    place = [draw(st.integers(0, devices - 1)) for _ in range(stages)]
+    blocks: list[Block] = []
+    for s in range(stages):
+        wide = devices > 1 and draw(st.integers(0, 4)) == 0
+        where = tuple(range(devices)) if wide else (place[s],)
+        after = ((f"F{s - 1}", draw(st.integers(0, 2))),) if s else ()
+        blocks.append(Block(f"F{s}", "F", where, draw(st.integers(1, 3)), (1,) * len(where), after))
+    for s in reversed(range(stages)):
+        before = f"F{s}" if s == stages - 1 else f"B{s + 1}"
+        where = blocks[s].devices
+        after = ((before, draw(st.integers(0, 2))),)
+        blocks.append(Block(f"B{s}", "B", where, draw(st.integers(1, 4)), (-1,) * len(where), after))
+    capacity = draw(st.integers(stages, stages + 2))
+    return PipelineProblem.from_blocks("drawn", blocks, [f"d{i}" for i in range(devices)], capacity=capacity)
+
+
+@settings(max_examples=25, deadline=None)
+@given(pipelines())
+def test_repetend_agrees_with_tessels_enumeration(problem: PipelineProblem):
+    """Global search and exhaustive enumeration of index assignments find the same least period."""
+    ours = schedule(problem, num_workers=1, seconds=20)
+    theirs = schedule(problem, "tessel", seconds=20)
+    assert ours.period_status == "optimal"
+    assert ours.period <= theirs.period
+    if best_bound(problem)[0].denominator == 1:
+        # The enumeration is exhaustive up to as many micro-batches as there are blocks.
+        assert ours.period == theirs.period
+    assert pipeline_violations(problem, ours.start) == []
+    assert pipeline_violations(problem, theirs.start) == []
+    assert ours.period >= best_bound(problem)[0]
+
+
+@settings(max_examples=15, deadline=None)
+@given(pipelines(), st.integers(2, 5))
+def test_scaling_all_times_scales_the_period(problem: PipelineProblem, factor: int):
+    """Times `factor` as long make the least period at most `factor` as long, and no shorter than the finer grid allows."""
+    scaled = problem.replace(span=problem.span * factor, lag=problem.lag * factor)
+    small, large = schedule(problem, num_workers=1), schedule(scaled, num_workers=1)
+    assert (small.period - 1) * factor < large.period <= small.period * factor
+
+
+def test_period_is_proved_on_nanosecond_ticks():
+    """Spans of about a millisecond in nanoseconds are searched on the exact grid."""
+    problem = po.load_pipeline("shape:V?devices=4&forward=1000003&backward=2999999&lag=12345&memory=3")
+    found = schedule(problem, num_workers=1, seconds=30)
+    assert found.period_status == "optimal"
+    assert int(problem.work.max()) < found.period < 8_200_000
+    assert pipeline_violations(problem, found.start) == []
+
+
+def test_same_seed_same_answer():
+    """One worker and one seed give one schedule."""
+    problem = po.load_pipeline("shape:NN?devices=4&memory=6")
+    first, second = (schedule(problem, num_workers=1, seed=3).start for _ in range(2))
+    assert np.array_equal(first, second)
