@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.errors import InputError
-from placeopt.solvers.heuristics import kernels
+from placeopt.solvers.heuristics import kernels, ranks
 from placeopt.solvers.heuristics.driver import View, run
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class CriticalPath:
             tie, turn = view.position, np.zeros(n, dtype=np.int64)
             for _ in range(self.runs):
                 position = view.inverse(np.lexsort((tie, -level)).astype(np.int64))
-                sequence = kernels.priority_list(view.graph, position)
+                sequence = ranks.priority_list(view.graph, position)
                 plan = kernels.schedule_earliest_start(view.graph, view.units, sequence, turn, view.unpinned)
                 yield view.fitted(plan)
                 tie, turn = rng.permutation(n), rng.integers(k, size=n)

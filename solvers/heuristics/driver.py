@@ -16,7 +16,7 @@ from placeopt.arrays import frozen
 from placeopt.evaluation import INFEASIBLE, best_queue, evaluate_batch, finish
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
-from placeopt.solvers.heuristics import kernels
+from placeopt.solvers.heuristics import kernels, ranks
 from placeopt.solvers.heuristics.repair import impossible, pack, repair
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class View:
     def upward_rank(self, *, communication: bool = True) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """b-levels with mean costs and the next op on each longest path; static levels without communication."""
         delay = self.mean_transfer if communication else np.zeros(self.problem.num_tensors)
-        rank, following = kernels.upward_rank(self.graph, self.mean_compute, delay)
+        rank, following = ranks.upward_rank(self.graph, self.mean_compute, delay)
         return rank, following
 
     def by_decreasing(self, key: NDArray[Any]) -> NDArray[np.int64]:
@@ -152,7 +152,7 @@ class View:
         """Rank the ops of a given assignment by a list schedule: highest b-level first, with insertion."""
         pinned = self.unpinned.copy()
         pinned[self.units.unit] = device
-        rank = kernels.placed_rank(self.graph, pinned[self.units.unit])
+        rank = ranks.placed_rank(self.graph, pinned[self.units.unit])
         return self.ranked(self.in_order(self.by_decreasing(rank), pinned=pinned, contention=self.contended))
 
     def fitted(self, plan: kernels.Plan) -> Placement | None:

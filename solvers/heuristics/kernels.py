@@ -1,4 +1,4 @@
-"""Compiled kernels of the list heuristics: ranks, topological lists, and the list schedulers themselves.
+"""Compiled kernels of the list schedulers, and the arrays that they read.
 
 A list scheduler takes ready ops one by one and gives each a device and a start. All of them here follow
 the model of `PlacementProblem`: incompatible devices, resident bytes and colocation groups are respected
@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba import njit
+
+from placeopt.solvers.heuristics.ranks import priority_list as priority_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,127 +66,6 @@ class Plan(NamedTuple):
     start: Ints  # (num_ops,) ticks
     finish: Ints  # (num_ops,) ticks
     overflow: bool
-
-
-# --- ranks -----------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True)
-def upward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> tuple[Floats, Ints]:
-    """Longest path from the start of each op to the end of the graph (b-level), and the next op on it.
-
-    `work` is ticks per op, `delay` ticks per tensor (zeros give static levels). Ties keep the first edge.
-    """
-    n = len(work)
-    rank = np.zeros(n)
-    following = np.full(n, -1, np.int64)
-    for position in range(n - 1, -1, -1):
-        op = graph.order[position]
-        tail = 0.0
-        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
-            length = delay[graph.succ_tensor[e]] + rank[graph.succ_op[e]]
-            if length > tail or following[op] < 0:
-                tail = length
-                following[op] = graph.succ_op[e]
-        rank[op] = work[op] + tail
-    return rank, following
-
-
-@njit(cache=True, nogil=True)
-def clustered_rank(graph: GraphArrays, work: Floats, delay: Floats, cluster: Ints) -> Floats:
-    """b-levels when transfers inside a cluster take no time."""
-    n = len(work)
-    rank = np.zeros(n)
-    for position in range(n - 1, -1, -1):
-        op = graph.order[position]
-        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
-            length = rank[graph.succ_op[e]]
-            if cluster[graph.succ_op[e]] != cluster[op]:
-                length += delay[graph.succ_tensor[e]]
-            rank[op] = max(rank[op], length)
-        rank[op] += work[op]
-    return rank
-
-
-@njit(cache=True, nogil=True)
-def placed_rank(graph: GraphArrays, device_of: Ints) -> Floats:
-    """b-levels of a given assignment: its own compute times, transfers only between different devices."""
-    n = len(device_of)
-    rank = np.zeros(n)
-    for position in range(n - 1, -1, -1):
-        op = graph.order[position]
-        home = device_of[op]
-        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
-            length = rank[graph.succ_op[e]]
-            there = device_of[graph.succ_op[e]]
-            if there != home:
-                length += graph.transfer[graph.succ_tensor[e], graph.link_class[home, there]]
-            rank[op] = max(rank[op], length)
-        rank[op] += graph.compute[op, home]
-    return rank
-
-
-@njit(cache=True, nogil=True)
-def downward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> Floats:
-    """Longest path from a source to the start of each op (t-level)."""
-    n = len(work)
-    rank = np.zeros(n)
-    for position in range(n):
-        op = graph.order[position]
-        for e in range(graph.pred_ptr[op], graph.pred_ptr[op + 1]):
-            source = graph.pred_op[e]
-            rank[op] = max(rank[op], rank[source] + work[source] + delay[graph.pred_tensor[e]])
-    return rank
-
-
-@njit(cache=True, nogil=True)
-def optimistic_cost(graph: GraphArrays, delay: Floats) -> Floats:
-    """Optimistic cost table of PEFT, shape (num_ops, num_devices).
-
-    OCT(t_i, p_k) = max over children t_j of min over p_w of OCT(t_j, p_w) + w(t_j, p_w) + c_ij [w != k] (eq. 3).
-    Since the minimum over w != k of x_w + c is only needed where it is below x_k, one minimum over all w serves
-    every k. A device that cannot run a child gives no candidate; one that cannot run t_i keeps a value (unused).
-    """
-    n, k = graph.compute.shape
-    table = np.zeros((n, k))
-    for position in range(n - 1, -1, -1):
-        op = graph.order[position]
-        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
-            child = graph.succ_op[e]
-            cheapest = np.inf
-            for device in range(k):
-                if graph.compute[child, device] >= 0:
-                    cheapest = min(cheapest, table[child, device] + graph.compute[child, device])
-            cheapest += delay[graph.succ_tensor[e]]
-            for device in range(k):
-                cost = cheapest
-                if graph.compute[child, device] >= 0:
-                    cost = min(cost, table[child, device] + graph.compute[child, device])
-                table[op, device] = max(table[op, device], cost)
-    return table
-
-
-@njit(cache=True, nogil=True)
-def priority_list(graph: GraphArrays, position: Ints) -> Ints:
-    """Order ops topologically, always taking the ready op with the smallest `position`."""
-    n = len(position)
-    waiting = np.empty(n, np.int64)
-    result = np.empty(n, np.int64)
-    ready = [(np.int64(0), np.int64(0))]
-    ready.clear()
-    for op in range(n):
-        waiting[op] = graph.pred_ptr[op + 1] - graph.pred_ptr[op]
-        if waiting[op] == 0:
-            heapq.heappush(ready, (position[op], np.int64(op)))
-    for step in range(n):
-        op = heapq.heappop(ready)[1]
-        result[step] = op
-        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
-            child = graph.succ_op[e]
-            waiting[child] -= 1
-            if waiting[child] == 0:
-                heapq.heappush(ready, (position[child], child))
-    return result
 
 
 # --- shared by the schedulers ----------------------------------------------------------------------------

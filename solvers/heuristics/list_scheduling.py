@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.solvers.heuristics import kernels
+from placeopt.solvers.heuristics import kernels, ranks
 from placeopt.solvers.heuristics.driver import View, run
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ def heft_plan(view: View, *, insertion: bool = True, contention: bool = False) -
 def cpop_plan(view: View, *, insertion: bool = True, contention: bool = False) -> kernels.Plan:
     """Schedule ready ops by upward + downward rank; the critical path goes to one device."""
     rank, following = view.upward_rank()
-    priority = rank + kernels.downward_rank(view.graph, view.mean_compute, view.mean_transfer)
+    priority = rank + ranks.downward_rank(view.graph, view.mean_compute, view.mean_transfer)
     path = critical_path(view, priority, following)
     pinned = pin_path(view, path)
-    sequence = kernels.priority_list(view.graph, view.inverse(view.by_decreasing(priority)))
+    sequence = ranks.priority_list(view.graph, view.inverse(view.by_decreasing(priority)))
     return view.in_order(sequence, pinned=pinned, insertion=insertion, contention=contention)
 
 
@@ -82,10 +82,10 @@ def pin_path(view: View, path: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def peft_plan(view: View, *, insertion: bool = True, contention: bool = False) -> kernels.Plan:
     """Schedule ready ops by mean optimistic cost, each on the device of its smallest finish + optimistic cost."""
-    table = kernels.optimistic_cost(view.graph, view.mean_transfer)
+    table = ranks.optimistic_cost(view.graph, view.mean_transfer)
     usable = view.problem.compute >= 0
     rank = np.where(usable, table, 0.0).sum(axis=1) / usable.sum(axis=1)  # (eq. 4)
-    sequence = kernels.priority_list(view.graph, view.inverse(view.by_decreasing(rank)))
+    sequence = ranks.priority_list(view.graph, view.inverse(view.by_decreasing(rank)))
     return view.in_order(sequence, bias=table, insertion=insertion, contention=contention)
 
 

@@ -19,8 +19,8 @@ from placeopt.solvers.clustering import (
     map_clusters,
     merge_units,
     unit_graph,
-    zero_edges,
 )
+from placeopt.solvers.heuristics.cluster_kernels import zero_edges
 from placeopt.solvers.heuristics.driver import View, join
 
 

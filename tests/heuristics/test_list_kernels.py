@@ -11,7 +11,7 @@ from random_problems import random_problem
 
 from placeopt.evaluation import evaluate
 from placeopt.problem import PlacementProblem
-from placeopt.solvers.heuristics import kernels
+from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.baechi import favourite_children, greedy_children
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.heuristics.list_scheduling import cpop_plan, etf_plan, heft_plan, peft_plan
@@ -178,7 +178,7 @@ def test_priority_list_is_topological():
     """The priority list takes the smallest position among the ready ops, whatever the positions are."""
     for seed, problem in enumerate(problems(40, max_ops=20)):
         position = np.random.default_rng(seed).permutation(problem.num_ops)
-        order = kernels.priority_list(View(problem).graph, position).tolist()
+        order = ranks.priority_list(View(problem).graph, position).tolist()
         done = set()
         for op in order:
             ready = [

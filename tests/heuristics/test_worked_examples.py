@@ -9,7 +9,7 @@ from placeopt.evaluation import evaluate
 from placeopt.problem import PlacementProblem
 from placeopt.solution import Budget
 from placeopt.solver import make_solver
-from placeopt.solvers.heuristics import kernels
+from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.heuristics.list_scheduling import cpop_plan, heft_plan, peft_plan
 
@@ -53,7 +53,7 @@ def test_upward_ranks_of_the_heft_paper(topcuoglu):
 def test_downward_rank_sums_to_the_critical_path(topcuoglu):
     """Upward plus downward rank is 108 exactly on tasks 1, 2, 9 and 10, the critical path of the paper."""
     view = View(topcuoglu)
-    total = view.upward_rank()[0] + kernels.downward_rank(view.graph, view.mean_compute, view.mean_transfer)
+    total = view.upward_rank()[0] + ranks.downward_rank(view.graph, view.mean_compute, view.mean_transfer)
     assert (np.flatnonzero(np.isclose(total, 108)) + 1).tolist() == [1, 2, 9, 10]
 
 
@@ -75,7 +75,7 @@ def test_cpop_schedule_of_the_paper(topcuoglu):
 def test_optimistic_cost_table_of_the_peft_paper(arabnejad):
     """Table 1 of the paper: OCT of the first task on three processors, zeros at the exit."""
     view = View(arabnejad)
-    table = kernels.optimistic_cost(view.graph, view.mean_transfer)
+    table = ranks.optimistic_cost(view.graph, view.mean_transfer)
     assert table[0].tolist() == [64, 68, 86]
     assert table[9].tolist() == [0, 0, 0]
 
