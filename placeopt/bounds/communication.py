@@ -13,8 +13,14 @@ optimum of the preemptive one-machine problem with these heads and tails (Jackso
 optimal for it). Hence start(v) >= min over j of max(jackson(first j), key(j+1)). Everything uses the
 fastest device and the cheapest link, the ancestors' earliest starts are themselves lower bounds, and
 leaving out ancestors or paths only weakens the result, so it holds for unrelated devices, several
-consumers per tensor, link classes and any contention. Time reversed, the same argument gives tails: the
-least time from the end of v to the end of the schedule.
+consumers per tensor, link classes and any contention.
+
+Second part. Let S be a set of ancestors with earliest start >= a, d0 >= b0 and d1 >= b, and W the sum of
+their fastest times. On v's device they run in [a, start(v) - b0], on each of the other k - 1 devices in
+[a, start(v) - b], so W <= x - b0 + (k - 1) max(0, x - b) for x = start(v) - a: x >= W + b0 if that is at
+most b, else x >= (W + b0 + (k - 1) b) / k. The sets of all b, and of a sample of a, are tried.
+
+Time reversed, the same arguments give tails: the least time from the end of v to the end of the schedule.
 """
 
 from __future__ import annotations
@@ -31,6 +37,9 @@ if TYPE_CHECKING:
     from placeopt.bounds.relaxation import Direction, Relaxation
 
 INFINITE = 2**62
+ENERGY_LIMIT = 1_000_000_000
+"""Work of the second part of the proof per direction; for large graphs it is thinned out, then left out."""
+
 WORK_LIMIT = 400_000_000
 """Ops visited per direction before the ancestors of large graphs are cut off at a window."""
 
@@ -85,6 +94,7 @@ def _run(relaxation: Relaxation, direction: Direction, window: int) -> NDArray[n
         relaxation.class_size,
         relaxation.min_compute,
         window,
+        min(24, ENERGY_LIMIT // (relaxation.num_ops * window)),
     )
     return result
 
@@ -117,12 +127,40 @@ def jackson(count, release, length, tail, by_release, heap):  # type: ignore[no-
 
 
 @numba.njit(cache=True, nogil=True)
-def earliest_starts(order, ptr, op, free, pay, compute, class_size, fastest, window):  # type: ignore[no-untyped-def]
+def _all_devices(ancestors, heads, fastest, d0, d1, num_devices, steps):  # type: ignore[no-untyped-def]
+    """Earliest start that the work of all ancestors allows: the second part of the module's proof."""
+    distinct = np.unique(heads)
+    by_delay = np.argsort(-d1[ancestors])
+    steps = min(steps, len(distinct))
+    best = np.int64(0)
+    for step in range(steps):
+        a = distinct[step * (len(distinct) - 1) // max(1, steps - 1)]
+        work = np.int64(0)
+        least = np.int64(INFINITE)
+        for i in by_delay:  # delays to other devices, longest first
+            u = ancestors[i]
+            if heads[i] < a:
+                continue
+            work += fastest[u]
+            least = min(least, d0[u])
+            delay = d1[u]
+            alone = work + least
+            if num_devices == 1 or alone <= delay:
+                best = max(best, a + alone)
+            elif delay < INFINITE // num_devices:
+                spread = alone + (num_devices - 1) * delay
+                best = max(best, a + (spread + num_devices - 1) // num_devices)
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def earliest_starts(order, ptr, op, free, pay, compute, class_size, fastest, window, steps):  # type: ignore[no-untyped-def]
     """Heads int64[num_ops, num_classes] of the module text, one op after the other in topological order."""
     n, num_classes = compute.shape
     num_devices = class_size.sum()
     head = np.full((n, num_classes), -1, dtype=np.int64)
     ends = np.zeros(n, dtype=np.int64)  # earliest end of an op on any device
+    earliest = np.zeros(n, dtype=np.int64)  # earliest start of an op on any device
     d0 = np.zeros(n, dtype=np.int64)
     d1 = np.zeros(n, dtype=np.int64)
     mark = np.full(n, -1, dtype=np.int64)
@@ -171,7 +209,14 @@ def earliest_starts(order, ptr, op, free, pay, compute, class_size, fastest, win
         # direct predecessors beyond the window still count
         for e in range(ptr[v], ptr[v + 1]):
             base = max(base, ends[op[e]] + free[e])
+        if steps > 0 and count > 1:
+            for i in range(count):
+                picked[i] = ancestors[i]
+                release[i] = earliest[ancestors[i]]
+            late = _all_devices(picked[:count], release[:count], fastest, d0, d1, num_devices, steps)
+            base = max(base, late)
         earliest_end = np.int64(INFINITE)
+        earliest[v] = INFINITE
         for c in range(num_classes):
             if compute[v, c] < 0:
                 continue
@@ -215,6 +260,7 @@ def earliest_starts(order, ptr, op, free, pay, compute, class_size, fastest, win
                     value = min(value, keys[picked[by_key[low - 1]]])
                 floor = max(floor, value)
             head[v, c] = floor
+            earliest[v] = min(earliest[v], floor)
             earliest_end = min(earliest_end, floor + compute[v, c])
         ends[v] = earliest_end
     return head

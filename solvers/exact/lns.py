@@ -270,7 +270,8 @@ class Search:
         out, target, _ = self.problem.successors
         into, source, _ = self.problem.predecessors
         seed = int(self.rng.integers(self.problem.num_ops))
-        found, known, border = [], {seed}, [seed]
+        found: list[int] = []
+        known, border = {seed}, [seed]
         while border and len(found) < size:
             v = border.pop(int(self.rng.integers(len(border))))
             found.append(v)
