@@ -3,11 +3,13 @@
 Each of k identical devices is filled from 0 to T without idling by cutting [0, T] into op times. Then
 only tensors are added that this schedule satisfies: u before v if finish(u) + transfer <= start(v), or
 finish(u) <= start(v) where both are on one device. So the schedule is feasible, and since all work is
-k * T no schedule is shorter than T: T is optimal. Transfers do not wait for each other (contention
-"none"); under contention the planted schedule may be infeasible.
+k * T no schedule is shorter than T: T is optimal.
 
-Because no device ever idles, the planted ranks reproduce the schedule under the queues "priority" and
-"planned" alike.
+By default transfers do not wait for each other (contention "none"), and the planted ranks reproduce the
+schedule under the queues "priority" and "planned" alike, because no device ever idles. With
+`contention=source` every device also sends one tensor at a time, in the order of the ranks of their readers, and transfers
+are cut until all arrive in time; then the ranks reproduce the schedule under the queue "planned" and
+the contention models "source", "pair" and "none".
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 
 from placeopt.errors import InputError
 from placeopt.instances.generators.measured import BYTES_PER_TICK, MEAN_TICKS, check_ccr, check_spread
-from placeopt.instances.generators.table import check_count, check_sizes
+from placeopt.instances.generators.table import check_choice, check_count, check_sizes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +46,7 @@ class _Plan:
 
 
 def planted(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float = 0.5, spread: float = 0.9,
-            seed: int = 0, name: str = "planted") -> OpGraph:  # fmt: skip
+            contention: str = "none", seed: int = 0, name: str = "planted") -> OpGraph:  # fmt: skip
     """Build a planted graph; on "uniform:K" with K = `devices` its optimum is `planted_problem`'s.
 
     Parameters
@@ -53,10 +55,11 @@ def planted(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float
     degree : mean number of consumers of an op.
     ccr : transfers aim at this multiple of the mean op time, and are cut to the planted slack.
     spread : 0 cuts every device evenly, 1 randomly.
+    contention : "none", or "source" to keep the optimum where each device sends one tensor at a time.
     """
     from placeopt.graph import OpGraph
 
-    plan = _make_plan(name, ops, devices, degree, ccr, spread, seed)
+    plan = _make_plan(name, ops, devices, degree, ccr, spread, contention, seed)
     return OpGraph(
         name=name,
         op_names=tuple(f"op{i}" for i in range(ops)),
@@ -71,7 +74,7 @@ def planted(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float
 
 
 def planted_problem(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float = 0.5, spread: float = 0.9,
-                    seed: int = 0, unrelated: bool = False,
+                    contention: str = "none", seed: int = 0, unrelated: bool = False,
                     name: str = "planted") -> tuple[PlacementProblem, Placement, int]:  # fmt: skip
     """Return the problem, an optimal placement and the optimal makespan in ticks.
 
@@ -82,10 +85,11 @@ def planted_problem(*, ops: int = 100, devices: int = 4, degree: float = 2.0, cc
     unrelated : make ops up to twice as slow on every device but their planted one. The optimum stays:
         the ops' fastest times still sum to devices * optimum.
     """
+    from placeopt.cluster import contention_matrix
     from placeopt.problem import PlacementProblem
     from placeopt.solution import Placement
 
-    plan = _make_plan(name, ops, devices, degree, ccr, spread, seed)
+    plan = _make_plan(name, ops, devices, degree, ccr, spread, contention, seed)
     compute = np.repeat(plan.duration[:, None], devices, axis=1)
     if unrelated:
         rng = np.random.default_rng([seed, 1])
@@ -101,11 +105,14 @@ def planted_problem(*, ops: int = 100, devices: int = 4, degree: float = 2.0, cc
         transfer=plan.transfer.reshape(-1, 1),
         tensor_bytes=plan.transfer * BYTES_PER_TICK,
         op_names=tuple(f"op{i}" for i in range(ops)),
+        channel=contention_matrix(devices, contention),
     )
-    return problem, Placement.from_starts(plan.device, plan.start, problem.topological_order), plan.horizon
+    return problem, Placement(plan.device, _ranks(plan.start)), plan.horizon
 
 
-def _make_plan(name: str, ops: int, devices: int, degree: float, ccr: float, spread: float, seed: int) -> _Plan:
+def _make_plan(name: str, ops: int, devices: int, degree: float, ccr: float, spread: float, contention: str,
+               seed: int) -> _Plan:  # fmt: skip
+    check_choice(name, "contention", contention, ("none", "source"))
     check_sizes(name, ops=ops, devices=devices)
     check_count(name, ops)
     check_ccr(name, ccr)
@@ -124,6 +131,8 @@ def _make_plan(name: str, ops: int, devices: int, degree: float, ccr: float, spr
     producer, degrees = np.unique(edges[:, 0], return_counts=True)
     pointer = np.concatenate(([0], np.cumsum(degrees))).astype(np.int64)
     transfer = _transfers(rng, edges, pointer, producer, start, start + duration, device, ccr)
+    if contention == "source":
+        transfer = _one_at_a_time(transfer, edges, pointer, start, start + duration, device)
     return _Plan(horizon, device, start, duration, producer, pointer, edges[:, 1], transfer)
 
 
@@ -179,3 +188,40 @@ def _transfers(rng: np.random.Generator, edges: NDArray[np.int64], pointer: NDAr
     u, v = edges[:, 0], edges[:, 1]
     slack = np.where(device[u] == device[v], np.iinfo(np.int64).max, start[v] - finish[u])
     return np.minimum(wanted, np.minimum.reduceat(slack, pointer[:-1]))
+
+
+def _ranks(start: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rank ops by start, then index; every op lasts at least a tick, so equal starts do not depend on each other."""
+    rank = np.empty(len(start), dtype=np.int64)
+    rank[np.argsort(start, kind="stable")] = np.arange(len(start))
+    return rank
+
+
+def _one_at_a_time(transfer: NDArray[np.int64], edges: NDArray[np.int64], pointer: NDArray[np.int64],
+                   start: NDArray[np.int64], finish: NDArray[np.int64],
+                   device: NDArray[np.int64]) -> NDArray[np.int64]:  # fmt: skip
+    """Shorten transfers until each device can send its own one after the other, earliest deadline first.
+
+    In the order of deadlines (start of the first reader on the receiving device) a transfer begins when the
+    tensor exists and the one before has ended, and is cut to end by its deadline. Later deadlines are no earlier,
+    so what is cut fits, and cutting a tensor again for another receiver only lets the others begin sooner.
+    """
+    tensor = np.repeat(np.arange(len(transfer)), np.diff(pointer))
+    rank = _ranks(start)
+    u, v = edges[:, 0], edges[:, 1]
+    remote = np.flatnonzero(device[u] != device[v])
+    # one request per (tensor, receiving device), with its first reader
+    order = remote[np.lexsort((rank[v[remote]], device[v[remote]], tensor[remote]))]
+    key = tensor[order] * (int(device.max()) + 1) + device[v[order]]
+    requests = order[np.flatnonzero(np.diff(key, prepend=-1))]
+    requests = requests[np.lexsort((tensor[requests], rank[v[requests]], device[u[requests]]))]
+    ticks = transfer.tolist()
+    sender, free = -1, 0
+    for source, t, release, deadline in zip(device[u[requests]].tolist(), tensor[requests].tolist(),
+                                            finish[u[requests]].tolist(), start[v[requests]].tolist(), strict=True):  # fmt: skip
+        if source != sender:
+            sender, free = source, 0
+        begin = max(release, free)
+        ticks[t] = min(ticks[t], deadline - begin)
+        free = begin + ticks[t]
+    return np.array(ticks, dtype=np.int64)

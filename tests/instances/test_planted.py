@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import placeopt as po
+from placeopt.cluster import contention_matrix
 from placeopt.evaluation import evaluate
 from placeopt.instances.generators import generate
 from placeopt.instances.generators.planted import planted_problem
@@ -56,6 +57,21 @@ def test_unrelated_devices_keep_the_optimum():
     assert len(problem.identical_devices) == 4
     assert problem.min_compute.sum() == 4 * optimum
     assert evaluate(problem, placement).makespan == optimum
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_planted_with_one_sender_per_device_survives_contention(seed):
+    """With contention=source the planted order is optimal where transfers queue by source, by pair, or not at all."""
+    problem, placement, optimum = planted_problem(ops=200, devices=4, degree=3, ccr=2, contention="source", seed=seed)
+    assert (problem.channel >= 0).all()
+    assert (problem.transfer > 0).mean() > 0.5
+    for contention in ("source", "pair", "none"):
+        shared = problem.replace(channel=contention_matrix(4, contention))
+        evaluation = evaluate(shared, placement, queue="planned")
+        assert evaluation.makespan == optimum
+        assert schedule_violations(shared, evaluation.schedule) == []
+    free, placement, _ = planted_problem(ops=200, devices=4, degree=3, ccr=2, seed=seed)
+    assert evaluate(free.replace(channel=problem.channel), placement, queue="planned").makespan > optimum
 
 
 def test_planted_instances_are_not_trivial():
