@@ -81,7 +81,8 @@ def read_bundled(source: str | Path, format: str | None = None, **options: Any) 
 
     Parameters
     ----------
-    source : a file, `FILE#NAME` for a graph of a library, or `onnx:NAME`.
+    source : a file, `FILE#NAME` for a graph of a library, or `onnx:NAME`; each may be followed by options of the
+        reader, as in `model.onnx?fuse=false&dims=batch=8`.
     format : a name of `FORMATS`; by default it is recognised by content.
     options : of the format's reader, such as `dims` and `fuse` (onnx), `cost_scale` (dnn-partitioning),
         `tick_seconds`; `max_bytes` raises the size limit of any. `training=True` adds the backward ops: the
@@ -122,23 +123,23 @@ def _training(graph: OpGraph) -> OpGraph:
 
 
 def locate(source: str | Path, format: str | None = None, options: dict[str, Any] | None = None) -> tuple[Path, Format]:
-    """Return the file of a source and its format; a `#NAME` goes into `options["graph"]`."""
+    """Return the file of a source and its format; `?name=value&...` and `#NAME` go into `options`."""
+    format = "placeopt" if format == "json" else format
     if format is not None and format not in FORMATS:
         raise InputError(f"format '{format}' is not known; known: {', '.join(FORMATS)}")
-    text = str(source)
+    text, found = str(source), {} if options is None else options
+    if "?" in text and not _exists(text):
+        text, _, query = text.partition("?")
+        found.update(_parse_query(query, found))
     if text.startswith("onnx:"):
         if format not in (None, "onnx"):
             raise InputError(f"{text} is an ONNX model; leave out format='{format}'")
         return _function("onnx_models:find_model")(text.removeprefix("onnx:")), FORMATS["onnx"]
     if text.startswith("gen:"):
         raise InputError(f"{text} names a generator, not a file: use placeopt.generate or placeopt.load")
-    path = Path(source)
-    if "#" in text and not path.exists():
-        file, _, name = text.partition("#")
-        if options is not None:
-            options["graph"] = name
-        path = Path(file)
-    regular_file(path)
+    if "#" in text and not _exists(text):
+        text, _, found["graph"] = text.partition("#")
+    path = regular_file(text)
     if format is None:
         from placeopt.instances.readers.detect import detect
 
@@ -148,6 +149,35 @@ def locate(source: str | Path, format: str | None = None, options: dict[str, Any
             known = f"; formats: {', '.join(FORMATS)}" if "not recognised" in str(error) else ""
             raise InputError(f"{path}: {error}{known}") from error
     return path, FORMATS[format]
+
+
+def _parse_query(query: str, given: dict[str, Any]) -> dict[str, str]:
+    """Parse "name=value&name=value"; an option that is given twice is refused."""
+    found: dict[str, str] = {}
+    for part in filter(None, query.split("&")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise InputError(f"option '{name[:40]}': expected name=value after the '?'")
+        if name in found or given.get(name) is not None:
+            raise InputError(f"option '{name[:40]}' is given twice; keep one")
+        found[name] = value
+    return found
+
+
+def _exists(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # too long, or with a null character
+        return False
+
+
+def symbolic_dims(source: str | Path, format: str | None = None) -> dict[str, int]:
+    """Return the dimensions of a model's inputs that need a value (`dims`), with the number of their uses."""
+    path, entry = locate(source, format)
+    if entry.name != "onnx":
+        return {}
+    found: dict[str, int] = _function("onnx_model:symbolic_dims")(path)
+    return found
 
 
 def reader_options(format: str) -> dict[str, inspect.Parameter]:

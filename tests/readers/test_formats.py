@@ -238,6 +238,24 @@ def test_options_are_checked(tmp_path):
     assert read_graph(path, dims=None).num_ops == 2
 
 
+def test_options_in_the_source(tmp_path):
+    """Options can follow the source after a question mark, also with #NAME; a file of that name comes first."""
+    path = tmp_path / "e.txt"
+    path.write_text("a b 3\n")
+    graph = read_graph(f"{path}?op_time=7&weight=bytes")
+    assert (graph.measured[0, 0], graph.tensor_bytes[0]) == (7, 3)
+    with pytest.raises(InputError, match="'op_time' is given twice"):
+        read_graph(f"{path}?op_time=7", op_time=3)
+    with pytest.raises(InputError, match="'op_time': expected name=value"):
+        read_graph(f"{path}?op_time")
+    with pytest.raises(InputError, match="has no option 'x'"):
+        read_graph(f"{path}?x=1")
+    (tmp_path / "graphs.json").write_text(json.dumps({"a": {"n": 1, "work": [5], "edges": []}, "b": {}}))
+    assert read_graph(f"{tmp_path}/graphs.json#a?tick_seconds=0.5").tick_seconds == 0.5
+    (tmp_path / "e.txt?op_time=7").write_text("x y\nx z\n")
+    assert read_graph(f"{path}?op_time=7").num_ops == 3
+
+
 def test_training_is_an_option_of_every_reader(tmp_path):
     """A format without measured backward times derives them."""
     graph = read(tmp_path, "a: 5\na b 2\n", training=True)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from placeopt.errors import InputError
-from placeopt.instances.readers import read_graph
-from placeopt.instances.readers.onnx_model import parse_dims, symbolic_dims
+from placeopt.instances.readers import read_graph, symbolic_dims
+from placeopt.instances.readers.onnx_model import parse_dims
 from placeopt.instances.readers.onnx_models import list_models
 
 onnx = pytest.importorskip("onnx")
@@ -272,6 +272,8 @@ def test_unknown_dimensions_are_flagged_never_zero(tmp_path):
     assert graph.bytes_moved[matmul] > 0
     assert (graph.tensor_bytes > 0).all()
     assert symbolic_dims(tmp_path / "model.onnx") == {"N": 1}
+    assert symbolic_dims("onnx:resnet50") == {}
+    assert not read_graph(f"{tmp_path}/model.onnx?dims=N=7&fuse=false").unshaped.any()
 
 
 def test_unknown_ops_take_the_median(tmp_path):
