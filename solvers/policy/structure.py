@@ -1,0 +1,142 @@
+"""Structure-aware features of ops: degrees, levels, centrality, fractal dimension, spectral and positional encodings.
+
+The features of HSDAG ("A structure-aware framework for learning device placements on computation graphs", NeurIPS
+2024), each scaled to [0, 1] (encodings to [-1, 1]) over the graph, so that one set of weights serves all graphs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.sparse import coo_array, csr_array, diags_array
+from scipy.sparse.linalg import ArpackError, eigsh
+
+from placeopt.solvers.heuristics.driver import View
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.problem import PlacementProblem
+
+NUM_TYPES = 12
+NUM_SPECTRAL = 4
+NUM_POSITIONAL = 4
+MAX_RADIUS = 8
+
+STRUCTURE = (
+    "in_degree", "out_degree", "level", "height", "centrality", "fractal_dimension", "compute", "output", "b_level",
+    *(f"spectral_{i}" for i in range(NUM_SPECTRAL)), *(f"position_{i}" for i in range(NUM_POSITIONAL)),
+)  # fmt: skip
+
+
+def structure_features(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Return the features named in STRUCTURE, shape (num_ops, features)."""
+    view = View(problem)
+    n = problem.num_ops
+    adjacency = _adjacency(problem)
+    level, height = _depths(problem)
+    rank, _ = view.upward_rank()
+    output = np.zeros(n)
+    np.add.at(output, problem.producer, view.mean_transfer)
+    columns = [
+        np.diff(problem.predecessors[0]), np.diff(problem.successors[0]), level, height, _centrality(adjacency),
+        _fractal_dimension(adjacency), view.mean_compute, output, rank,
+    ]  # fmt: skip
+    scaled = [column / max(1e-300, float(np.max(column))) for column in columns]
+    phase = level / max(1.0, float(level.max())) * np.pi
+    waves = [wave(phase * 2**i) for i in range(NUM_POSITIONAL // 2) for wave in (np.sin, np.cos)]
+    return np.column_stack([*scaled, *_spectral(adjacency).T, *waves])
+
+
+def type_features(problem: PlacementProblem) -> NDArray[np.float64]:
+    """One column per frequent op type (1 where the op has it), shape (num_ops, NUM_TYPES)."""
+    ranked = sorted(Counter(problem.op_types).items(), key=lambda item: (-item[1], item[0]))[:NUM_TYPES]
+    columns = {name: i for i, (name, _) in enumerate(ranked)}
+    table = np.zeros((problem.num_ops, NUM_TYPES))
+    for v, name in enumerate(problem.op_types):
+        if name in columns:
+            table[v, columns[name]] = 1.0
+    return table
+
+
+def neighbour_means(problem: PlacementProblem, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean features of each op's neighbours, shape of `features`: what an op's adjacency says about it."""
+    adjacency = _adjacency(problem)
+    degree = np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel())
+    return np.asarray(adjacency @ features) / degree[:, None]
+
+
+def _adjacency(problem: PlacementProblem) -> csr_array:
+    """Undirected adjacency, 1 per connected pair."""
+    n = problem.num_ops
+    if problem.num_edges == 0:
+        return csr_array((n, n))
+    source = problem.producer[problem.edge_tensor]
+    both = np.concatenate([source, problem.consumer]), np.concatenate([problem.consumer, source])
+    matrix = coo_array((np.ones(2 * problem.num_edges), both), shape=(n, n)).tocsr()
+    matrix.data[:] = 1.0
+    return matrix
+
+
+def _depths(problem: PlacementProblem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Edges on the longest path from a source to each op, and from it to a sink."""
+    pointer, consumer, _ = problem.successors
+    level, height = np.zeros(problem.num_ops), np.zeros(problem.num_ops)
+    order = problem.topological_order.tolist()
+    for v in order:
+        out = consumer[pointer[v] : pointer[v + 1]]
+        level[out] = np.maximum(level[out], level[v] + 1)
+    for v in reversed(order):
+        out = consumer[pointer[v] : pointer[v + 1]]
+        height[v] = height[out].max() + 1 if len(out) else 0
+    return level, height
+
+
+def _centrality(adjacency: csr_array, damping: float = 0.85, steps: int = 60) -> NDArray[np.float64]:
+    """PageRank by power iteration."""
+    n = adjacency.shape[0]
+    degree = np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel())
+    rank = np.full(n, 1.0 / n)
+    for _ in range(steps):
+        rank = (1 - damping) / n + damping * np.asarray(adjacency @ (rank / degree))
+    return rank
+
+
+def _fractal_dimension(adjacency: csr_array) -> NDArray[np.float64]:
+    """Slope of log(ops within r steps) against log r, for r = 1, 2, 4, ... (the mass dimension at each op)."""
+    n = adjacency.shape[0]
+    if n > 4000:  # balls of large graphs are large: a local estimate from the degree alone
+        return np.log1p(np.asarray(adjacency.sum(axis=1)).ravel())
+    reach = csr_array((np.ones(n), (np.arange(n), np.arange(n))), shape=(n, n))
+    radii, masses = [], []
+    for radius in range(1, MAX_RADIUS + 1):
+        reach = reach + reach @ adjacency
+        reach.data[:] = 1.0
+        if radius & (radius - 1) == 0:
+            radii.append(np.log(radius + 1))
+            masses.append(np.log(np.diff(reach.tocsr().indptr)))
+    x = np.array(radii) - np.mean(radii)
+    return np.maximum(0.0, (x[:, None] * np.array(masses)).sum(axis=0) / (x**2).sum())
+
+
+def _spectral(adjacency: csr_array) -> NDArray[np.float64]:
+    """Eigenvectors of the smallest non-trivial eigenvalues of the normalised Laplacian, shape (n, NUM_SPECTRAL)."""
+    n = adjacency.shape[0]
+    found = np.zeros((n, NUM_SPECTRAL))
+    count = min(NUM_SPECTRAL + 1, n - 2)
+    if count < 2:
+        return found
+    scale = 1.0 / np.sqrt(np.maximum(1.0, np.asarray(adjacency.sum(axis=1)).ravel()))
+    near_identity = diags_array(scale) @ adjacency @ diags_array(scale) + diags_array(np.ones(n))
+    try:
+        # A fixed start makes the vectors the same in every run.
+        _, vectors = eigsh(near_identity, k=count, which="LA", v0=np.linspace(1.0, 2.0, n), maxiter=2000)
+    except ArpackError:
+        return found
+    vectors = vectors[:, ::-1][:, 1:]
+    top = np.abs(vectors).argmax(axis=0)
+    sign = np.sign(vectors[top, np.arange(vectors.shape[1])])
+    found[:, : vectors.shape[1]] = vectors * sign / np.maximum(1e-12, np.abs(vectors).max(axis=0))
+    return found
