@@ -14,4 +14,5 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec("post", "search.cross_entropy:Post", "cross-entropy joined with proximal policy optimisation (2018)"),
     _spec("annealing", "search.annealing:Annealing", "simulated annealing with cluster and critical-path moves"),
     _spec("genetic", "search.genetic:Genetic", "memetic: group-wise crossover, local search on every child"),
+    _spec("portfolio", "portfolio:Portfolio", "heuristics, search and large neighbourhood search on one incumbent"),
 )

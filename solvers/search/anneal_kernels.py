@@ -18,6 +18,8 @@ that never overflows, so that the walk is the same with and without compilation.
 
 from __future__ import annotations
 
+# Kernels take NamedTuples of arrays, described where those are defined.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 import numpy as np
 from numba import njit
 
@@ -31,11 +33,14 @@ MOVES = ("reassign", "join", "swap", "cluster", "gather", "exchange", "window", 
 
 REASSIGN, JOIN, SWAP, CLUSTER, GATHER, EXCHANGE, WINDOW, CRITICAL, REORDER, OVERTAKE = range(10)
 
+_inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""For kernels that only kernels call: without an entry from Python they compile in half the time."""
+
 
 # --- random numbers --------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _uniform(s):
     """Return a float in [0, 1) and advance the state."""
     s[0] = (((s[0] & 4294967294) << 12) & 4294967295) ^ ((((s[0] << 13) & 4294967295) ^ s[0]) >> 19)
@@ -44,7 +49,7 @@ def _uniform(s):
     return (s[0] ^ s[1] ^ s[2]) * 2.3283064365386963e-10  # 2^-32
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _below(s, count):
     """Return an integer in [0, count)."""
     return int(_uniform(s) * count)
@@ -53,7 +58,7 @@ def _below(s, count):
 # --- decoding --------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _update_tails(g, w, last):
     """Longest path from the start of each op to the end, for the ops at positions `last` and before."""
     for i in range(last, -1, -1):
@@ -69,7 +74,7 @@ def _update_tails(g, w, last):
         w.new_tail[op] = longest + g.compute[op, source]
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def decode(g, w, first, limit):
     """Schedule the ops from position `first` on; return the makespan, REJECTED once it must exceed `limit`.
 
@@ -82,12 +87,12 @@ def decode(g, w, first, limit):
     for d in range(k):
         kept = 0
         row = w.new_table[d]
-        for i in range(w.count[d]):
+        for i in range(w.held[d]):
             op = w.table[d, i]
             if w.position[op] < first:
                 row[kept] = op
                 kept += 1
-        w.new_count[d] = kept
+        w.new_held[d] = kept
         if kept > 0:
             makespan = max(makespan, finish[row[kept - 1]])
     for i in range(first, n):
@@ -101,7 +106,7 @@ def decode(g, w, first, limit):
                 arrival += g.transfer[g.pred_tensor[e], g.link_class[device[p], d]]
             time = max(time, arrival)
         row = w.new_table[d]
-        size = w.new_count[d]
+        size = w.new_held[d]
         cost = g.compute[op, d]
         at = size
         while at > 0 and finish[row[at - 1]] > time:
@@ -114,14 +119,14 @@ def decode(g, w, first, limit):
         for j in range(size, at, -1):
             row[j] = row[j - 1]
         row[at] = op
-        w.new_count[d] = size + 1
+        w.new_held[d] = size + 1
         start[op] = time
         finish[op] = time + cost
         makespan = max(makespan, time + cost)
     return makespan
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _adopt(g, w, first, value):
     """Make the schedule just decoded the current one."""
     for i in range(first, w.sequence.shape[0]):
@@ -129,10 +134,10 @@ def _adopt(g, w, first, value):
         w.start[op] = w.new_start[op]
         w.finish[op] = w.new_finish[op]
     w.tail[:] = w.new_tail
-    for d in range(w.count.shape[0]):
-        w.count[d] = w.new_count[d]
+    for d in range(w.held.shape[0]):
+        w.held[d] = w.new_held[d]
         previous = -1
-        for i in range(w.count[d]):
+        for i in range(w.held[d]):
             op = w.new_table[d, i]
             w.table[d, i] = op
             w.before[op] = previous
@@ -149,7 +154,7 @@ def settle(g, w):
     """Evaluate the current placement from scratch and derive everything from it."""
     n, k = g.compute.shape
     for d in range(k):
-        w.used[d] = w.load[d] = w.count[d] = 0
+        w.used[d] = w.load[d] = w.held[d] = 0
     for i in range(n):
         op = w.sequence[i]
         w.position[op] = i
@@ -167,7 +172,7 @@ def settle(g, w):
 # --- moves -----------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _add(g, w, count, unit, d):
     """Append "unit goes to d" to the proposal, unless it is there, or d cannot run it; return the new count."""
     if w.unit_mark[unit] == w.stamp[0] or w.home[unit] == d or not g.allowed[unit, d]:
@@ -178,7 +183,7 @@ def _add(g, w, count, unit, d):
     return count + 1
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _neighbour(g, w, op):
     """Return a random op that shares a tensor with `op`, -1 if there is none."""
     ins = g.pred_ptr[op + 1] - g.pred_ptr[op]
@@ -189,7 +194,7 @@ def _neighbour(g, w, op):
     return g.pred_op[g.pred_ptr[op] + pick] if pick < ins else g.edge_op[g.edge_ptr[op] + pick - ins]
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _grow(g, w, count, op, together, room, d):
     """Add to the proposal a connected cluster around `op`, which goes to device d; return the new count.
 
@@ -221,35 +226,35 @@ def _grow(g, w, count, op, together, room, d):
         count = _add(g, w, count, g.unit[x], d)
         for e in range(g.edge_ptr[x], g.edge_ptr[x + 1]):
             y = g.edge_op[e]
-            if filled < room and w.visit[y] != stamp and g.weight[g.edge_tensor[e]] >= threshold:
-                if not together or w.device[y] == home:
-                    w.visit[y] = stamp
-                    w.queue[filled] = y
-                    filled += 1
+            heavy = filled < room and w.visit[y] != stamp and g.weight[g.edge_tensor[e]] >= threshold
+            if heavy and (not together or w.device[y] == home):
+                w.visit[y] = stamp
+                w.queue[filled] = y
+                filled += 1
         for e in range(g.pred_ptr[x], g.pred_ptr[x + 1]):
             y = g.pred_op[e]
-            if filled < room and w.visit[y] != stamp and g.weight[g.pred_tensor[e]] >= threshold:
-                if not together or w.device[y] == home:
-                    w.visit[y] = stamp
-                    w.queue[filled] = y
-                    filled += 1
+            heavy = filled < room and w.visit[y] != stamp and g.weight[g.pred_tensor[e]] >= threshold
+            if heavy and (not together or w.device[y] == home):
+                w.visit[y] = stamp
+                w.queue[filled] = y
+                filled += 1
     return count
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _room(g, w):
     """Return a cluster size, log-uniform between 2 and twice a device's share of the ops."""
     n, k = g.compute.shape
     return int(2.0 * np.exp(_uniform(w.random) * np.log(max(1.5, n / k))))
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _other_device(g, w, d):
     """Return a random device that is not d (k > 1)."""
     return (d + 1 + _below(w.random, g.compute.shape[1] - 1)) % g.compute.shape[1]
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _shift(w, op, to):
     """Put `op` at position `to` of the sequence; those between move by one."""
     at = w.position[op]
@@ -262,7 +267,7 @@ def _shift(w, op, to):
     w.position[op] = to
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _clip(g, w, op, to):
     """Return the position nearest to `to` where `op` comes after its producers and before its consumers."""
     low, high = 0, w.device.shape[0] - 1
@@ -273,9 +278,9 @@ def _clip(g, w, op, to):
     return min(max(to, low), high)
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _critical(g, w):
-    """Propose to shorten one step of the critical path; return (units, op to shift or -1, position).
+    """Choose a step of the critical path; return (reader, source, whether data binds them), -1 for none.
 
     The path is followed back from an op that ends last. A step is a transfer that arrives just when its
     reader starts, or an op that waited for the one before it on its device.
@@ -311,23 +316,10 @@ def _critical(g, w):
             if _uniform(w.random) * steps < 1.0:
                 chosen, source, by_data = op, previous, data
         op = previous
-    if chosen < 0:
-        return 0, -1, 0
-    pick = _uniform(w.random)
-    if by_data:
-        room = 1 if _uniform(w.random) < 0.5 else _room(g, w)
-        if pick < 0.5:
-            return _grow(g, w, 0, chosen, True, room, w.device[source]), -1, 0
-        return _grow(g, w, 0, source, True, room, w.device[chosen]), -1, 0
-    if pick < 0.4:
-        return 0, chosen, _clip(g, w, chosen, w.position[source])
-    victim = chosen if pick < 0.7 else source
-    d = _other_device(g, w, w.device[victim])
-    room = 1 if _uniform(w.random) < 0.5 else _room(g, w)
-    return _grow(g, w, 0, victim, True, room, d), -1, 0
+    return chosen, source, by_data
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _window(g, w):
     """Propose that two devices swap what they start within a window of time (often: from some time on)."""
     n, k = g.compute.shape
@@ -346,63 +338,84 @@ def _window(g, w):
     return count
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _propose(g, w, move):
     """Fill the proposal with a random move of a kind; return (units that move, op to shift or -1, its position)."""
     n, k = g.compute.shape
     w.stamp[0] += 1
     op = _below(w.random, n)
     d = w.device[op]
+    # A move shifts an op in the sequence, or takes a cluster to a device (and maybe another one back). Each helper
+    # is called from one place: they are inlined, and the compiler's time grows with every copy.
+    shifted, place = -1, 0
+    seed, to, room, together, back = -1, 0, 1, True, -1
     if move == REORDER:
         reach = int(np.exp(_uniform(w.random) * np.log(n)))
-        to = w.position[op] + (reach if _uniform(w.random) < 0.5 else -reach)
-        return 0, op, _clip(g, w, op, to)
-    if move == OVERTAKE:
+        shifted, place = op, w.position[op] + (reach if _uniform(w.random) < 0.5 else -reach)
+    elif move == OVERTAKE:
         # An op that started right after another on its device: ahead of it, or the other behind it.
         for _ in range(8):
             if w.before[op] >= 0:
                 break
             op = _below(w.random, n)
         previous = w.before[op]
-        if previous < 0:
-            return 0, -1, 0
-        if _uniform(w.random) < 0.5:
-            return 0, op, _clip(g, w, op, w.position[previous])
-        return 0, previous, _clip(g, w, previous, w.position[op])
-    if k == 1:
+        if previous >= 0:
+            ahead = _uniform(w.random) < 0.5
+            shifted = op if ahead else previous
+            place = w.position[previous if ahead else op]
+    elif k == 1:
         return 0, -1, 0
-    if move == CRITICAL:
-        return _critical(g, w)
-    if move == WINDOW:
+    elif move == WINDOW:
         return _window(g, w), -1, 0
-    if move == REASSIGN:
-        return _add(g, w, 0, g.unit[op], _other_device(g, w, d)), -1, 0
-    neighbour = _neighbour(g, w, op)
-    if move == SWAP:
-        other = _below(w.random, n)
-        count = _add(g, w, 0, g.unit[op], w.device[other])
-        return (_add(g, w, count, g.unit[other], d) if count else 0), -1, 0
-    if neighbour < 0:
-        return _add(g, w, 0, g.unit[op], _other_device(g, w, d)), -1, 0
-    if move == JOIN:
-        return _add(g, w, 0, g.unit[op], w.device[neighbour]), -1, 0
-    room = _room(g, w)
-    if move == GATHER:
-        return _grow(g, w, 0, op, False, room, w.device[neighbour]), -1, 0
-    to = w.device[neighbour] if w.device[neighbour] != d and _uniform(w.random) < 0.5 else _other_device(g, w, d)
-    count = _grow(g, w, 0, op, True, room, to)
-    if move == EXCHANGE and count > 0:
-        back = _below(w.random, n)
-        for _ in range(8):
-            if w.device[back] == to:
-                break
+    elif move == CRITICAL:
+        reader, source, by_data = _critical(g, w)
+        if reader < 0:
+            return 0, -1, 0
+        pick = _uniform(w.random)
+        if not by_data and pick < 0.4:
+            shifted, place = reader, w.position[source]
+        else:
+            room = 1 if _uniform(w.random) < 0.5 else _room(g, w)
+            seed = reader if pick < (0.5 if by_data else 0.7) else source
+            if by_data:
+                to = w.device[source if seed == reader else reader]
+            else:
+                to = _other_device(g, w, w.device[seed])
+    else:
+        neighbour = _neighbour(g, w, op)
+        other = _other_device(g, w, d)
+        seed, to = op, other
+        if move == SWAP:
             back = _below(w.random, n)
-        if w.device[back] == to:
-            count = _grow(g, w, count, back, True, count, d)
+            to = w.device[back]
+        elif neighbour >= 0 and move != REASSIGN:
+            if move == JOIN:
+                to = w.device[neighbour]
+            else:
+                room = _room(g, w)
+                together = move != GATHER
+                if move == GATHER or (w.device[neighbour] != d and _uniform(w.random) < 0.5):
+                    to = w.device[neighbour]
+                if move == EXCHANGE:
+                    for _ in range(8):
+                        back = _below(w.random, n)
+                        if w.device[back] == to:
+                            break
+                    if w.device[back] != to:
+                        back = -1
+    if shifted >= 0:
+        return 0, shifted, _clip(g, w, shifted, place)
+    count = 0
+    for turn in range(2):
+        if turn == 1:
+            if back < 0 or count == 0:
+                break
+            seed, to, room = back, d, count
+        count = _grow(g, w, count, seed, together, room, to)
     return count, -1, 0
 
 
-@njit(cache=True, nogil=True)
+@_inner
 def _move_units(g, w, count):
     """Exchange the devices of the proposal's units with `unit_to`; doing it twice undoes it."""
     for i in range(count):

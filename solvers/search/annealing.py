@@ -19,7 +19,6 @@ import numpy as np
 
 from placeopt.errors import InputError
 from placeopt.evaluation import INFEASIBLE
-from placeopt.solution import Placement
 from placeopt.solvers.search import population_kernels
 from placeopt.solvers.search.objective import Measure, Objective
 from placeopt.solvers.search.starts import check_start, starting_placements
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Result
+    from placeopt.solution import Budget, Placement, Result
     from placeopt.solver import OnProgress
 
 CYCLE_STEPS = 1200
@@ -101,6 +100,7 @@ class Annealing:
             starts = starting_placements(objective, self.start, initial, rng)
             if starts and not objective.tracker.stop():
                 improve(objective, starts, rng, walks=self.walks, hot=self.hot, cold=self.cold)
+            objective.tracker.stop()
         return objective.finish()
 
 

@@ -197,4 +197,5 @@ def _solve(
         )
         if refine > 0 and tracker.solution is not None and not tracker.stop():
             improve(objective, [tracker.solution], rng, hot=REFINE_HEAT, cycles=1)
+        tracker.stop()
     return objective.finish()

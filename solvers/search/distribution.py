@@ -160,7 +160,7 @@ def search(
         devices = np.empty((rows, objective.problem.num_ops), dtype=np.int32)
         drawn = kernels.sample(op_label, np.cumsum(distribution.probability, axis=1), states, devices)
         if tight:
-            homes = devices[:, space.unit_ops[1][space.unit_ops[0][:-1]]].astype(np.int64)
+            homes = space.homes_of(devices)
             kernels.fit(space.graph, homes, states)
             devices = space.devices_of(homes).astype(np.int32)
             drawn = np.ascontiguousarray(homes[:, first_unit].astype(np.int32))

@@ -16,7 +16,6 @@ import numpy as np
 
 from placeopt.errors import InputError
 from placeopt.evaluation import INFEASIBLE
-from placeopt.solution import Placement
 from placeopt.solvers.search import population_kernels as kernels
 from placeopt.solvers.search.annealing import CHUNK_WORK, rank_of
 from placeopt.solvers.search.objective import Measure, Objective
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Result
+    from placeopt.solution import Budget, Placement, Result
     from placeopt.solver import OnProgress
 
     Ints = NDArray[np.int64]
@@ -37,6 +36,10 @@ LEVELS = (0, 8, 16, 32, 64, 128)
 
 CLIMB_HEAT = 0.002
 """Temperature at which a child's local search begins, as a share of the mean work of a device."""
+
+EVALUATIONS_PER_MEMBER = 4000
+GENERATIONS = 7
+"""A small budget keeps a small population, so that about this many generations fit."""
 
 CLIMBERS = 2
 """Children that climb at the same time."""
@@ -56,7 +59,8 @@ class Genetic:
 
     Parameters
     ----------
-    population : placements kept. climb : proposals of local search per child; 0 to derive it from the budget.
+    population : most placements kept (fewer where evaluations are few).
+    climb : proposals of local search per child; 0 to derive it from the budget.
     mutation : random moves on a child before its local search.
     start : solver whose placement joins the first population; "random" for none.
     objective : callable that measures a placement (devices, shape (num_ops,)) in seconds, instead of the makespan.
@@ -103,26 +107,26 @@ class Genetic:
             starts = starting_placements(objective, self.start, initial, rng)
             if starts:
                 self._evolve(objective, starts, rng)
+            objective.tracker.stop()
         return objective.finish()
 
     def _evolve(self, objective: Objective, starts: list[Placement], rng: np.random.Generator) -> None:
         tracker, space = objective.tracker, objective.space
-        climb = self.climb
-        if not climb:
-            generations = 6
-            share = min(tracker.evaluations_left, 10**9) // (self.population * (generations + 1))
-            climb = int(np.clip(share, 8, 10 * objective.problem.num_ops))
+        # A few generations of well-improved members beat many of hardly improved ones.
+        size = int(np.clip(tracker.evaluations_left // EVALUATIONS_PER_MEMBER, min(4, self.population), self.population))
+        share = min(tracker.evaluations_left, 10**9) // (size * GENERATIONS)
+        climb = self.climb or int(np.clip(share, 8, 10 * objective.problem.num_ops))
         climber = _Walks(objective, rng) if objective.walkable else _Batches(objective, rng)
         labels = [space.groups(level) if level else np.arange(space.num_units)
                   for level in LEVELS if level < space.num_units]  # fmt: skip
         with climber:
-            first = [_member(objective, placement) for placement in starts[: self.population]]
-            scratch = (space.random_homes(rng) for _ in range(self.population - len(first)))
+            first = [_member(objective, placement) for placement in starts[:size]]
+            scratch = (space.random_homes(rng) for _ in range(size - len(first)))
             first += [first[0]._replace(home=home) for home in scratch if home is not None]
             members = climber.climb(first, climb)
             while len(members) >= 1 and not tracker.stop():
-                children = [self._child(objective, members, labels, rng) for _ in range(self.population)]
-                members = _select(members + climber.climb(children, climb), self.population)
+                children = [self._child(objective, members, labels, rng) for _ in range(size)]
+                members = _select(members + climber.climb(children, climb), size)
 
     def _child(
         self, objective: Objective, members: list[Member], labels: list[Ints], rng: np.random.Generator
@@ -249,7 +253,7 @@ def _relabelled(problem: PlacementProblem, a: Ints, b: Ints) -> Ints:
     name = np.arange(k)
     for members in problem.identical_devices:
         free_from, free_to = list(members), list(members)
-        pairs = sorted(((-overlap[x, y], x, y) for x in members for y in members))
+        pairs = sorted((-overlap[x, y], x, y) for x in members for y in members)
         for _, x, y in pairs:
             if x in free_from and y in free_to:
                 name[x] = y

@@ -19,6 +19,7 @@ from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
 from placeopt.solvers.heuristics.repair import impossible, pack
 from placeopt.solvers.search.space import Space
+from placeopt.solvers.search.walker import warm_up
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,6 +65,8 @@ class Objective:
         require_objective(solver, problem, OBJECTIVES)
         if budget.unlimited:
             raise InputError(f"solver '{solver}' never stops by itself: give a budget of seconds or evaluations")
+        if budget.seconds is not None:
+            warm_up()
         self.tracker: Tracker[Placement] = Tracker(solver, problem, budget, seed=seed, on_progress=on_progress)
         self.problem, self.measure, self.threads = problem, measure, threads
         self.space = Space(problem)

@@ -6,6 +6,8 @@ state, so the result does not depend on how rows are spread over threads.
 
 from __future__ import annotations
 
+# Kernels take NamedTuples of arrays, described where those are defined.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
 import numpy as np
 from numba import njit
 
@@ -79,11 +81,11 @@ def _spread(g, home, used, s, op, d, room, together, queue, seen):
             tensors = g.edge_tensor if side == 0 else g.pred_tensor
             for e in range(pointer[x], pointer[x + 1]):
                 y = ops[e]
-                if filled < room and not seen[y] and g.weight[tensors[e]] >= threshold:
-                    if not together or home[g.unit[y]] == origin:
-                        seen[y] = True
-                        queue[filled] = y
-                        filled += 1
+                heavy = filled < room and not seen[y] and g.weight[tensors[e]] >= threshold
+                if heavy and (not together or home[g.unit[y]] == origin):
+                    seen[y] = True
+                    queue[filled] = y
+                    filled += 1
     for i in range(filled):
         seen[queue[i]] = False
         if _try(g, home, used, g.unit[queue[i]], d):

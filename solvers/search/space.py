@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,6 +49,12 @@ class Space:
         order = np.argsort(unit, kind="stable")
         pointer = np.searchsorted(unit[order], np.arange(self.num_units + 1))
         return frozen(pointer.astype(np.int64)), frozen(order.astype(np.int64))
+
+    @property
+    def first_op(self) -> Ints:
+        """First op of each unit."""
+        pointer, op = self.unit_ops
+        return op[pointer[:-1]]
 
     @cached_property
     def graph(self) -> Graph:
@@ -117,9 +123,9 @@ class Space:
             return self.sequence
         return self.topological(np.lexsort((self.view.position, plan.finish, plan.start)).astype(np.int64))
 
-    def homes_of(self, device: Ints) -> Ints:
-        """Device of each unit."""
-        return self.view.unit_device(device)
+    def homes_of(self, device: NDArray[Any]) -> Ints:
+        """Device of the first op of each unit, for one or many rows of devices."""
+        return np.asarray(device)[..., self.first_op].astype(np.int64)
 
     def devices_of(self, homes: Ints) -> Ints:
         """Device of each op, for one or many rows of homes."""
@@ -128,7 +134,7 @@ class Space:
     def feasible(self, devices: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each row respects compatibility, colocation and static capacities."""
         problem = self.problem
-        homes = np.stack([self.homes_of(row) for row in devices])
+        homes = self.homes_of(devices)
         good = (self.devices_of(homes) == devices).all(axis=1)
         inside = ((homes >= 0) & (homes < problem.num_devices)).all(axis=1)
         safe = np.clip(homes, 0, problem.num_devices - 1)

@@ -97,7 +97,7 @@ def _heuristic(objective: Objective, name: str) -> tuple[int | None, Placement] 
         return None  # the start is an offer; a solver that refuses the problem makes none
     if result.stop_reason == "interrupted":  # the solver kept Ctrl-C to itself
         tracker.stop_reason, tracker.stopped = "interrupted", True
-    if result.solution is None:
+    if result.solution is None or result.objective is None:
         return None
     if objective.measure is None:
         tracker.count(min(result.evaluations, tracker.evaluations_left))

@@ -49,7 +49,7 @@ class Walk(NamedTuple):
     finish: Ints  # (n,)
     before: Ints  # (n,) op that ran before on the same device, -1 for none
     tail: Ints  # (n,) longest path from the start of the op to the end
-    count: Ints  # (k,) ops on each device
+    held: Ints  # (k,) ops on each device
     table: Ints  # (k, n) ops of each device by start
     best_device: Ints  # (n,)
     best_sequence: Ints  # (n,)
@@ -65,7 +65,7 @@ class Walk(NamedTuple):
     new_start: Ints  # (n,)
     new_finish: Ints  # (n,)
     new_tail: Ints  # (n,)
-    new_count: Ints  # (k,)
+    new_held: Ints  # (k,)
     new_table: Ints  # (k, n)
 
 
@@ -83,8 +83,8 @@ def make_walk(g: Graph, random: Ints, device: Ints, sequence: Ints) -> Walk:
 
     return Walk(
         random=random.copy(), device=device.copy(), sequence=sequence.copy(), position=ints(n), home=ints(u),
-        used=ints(k), load=ints(k), start=ints(n), finish=ints(n), before=ints(n), tail=ints(n), count=ints(k),
+        used=ints(k), load=ints(k), start=ints(n), finish=ints(n), before=ints(n), tail=ints(n), held=ints(k),
         table=table(), best_device=device.copy(), best_sequence=sequence.copy(), value=np.full(2, NEVER),
         unit_list=ints(u), unit_to=ints(u), unit_mark=ints(u), stamp=ints(1), visit=ints(n), queue=ints(n),
-        new_start=ints(n), new_finish=ints(n), new_tail=ints(n), new_count=ints(k), new_table=table(),
+        new_start=ints(n), new_finish=ints(n), new_tail=ints(n), new_held=ints(k), new_table=table(),
     )  # fmt: skip

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt import evaluation
 from placeopt.evaluation import num_threads
+from placeopt.problem import PlacementProblem
 from placeopt.solvers.heuristics.driver import View
-from placeopt.solvers.search import anneal_kernels
+from placeopt.solvers.search import anneal_kernels, population_kernels
 from placeopt.solvers.search.space import ranked
 from placeopt.solvers.search.walk import NEVER, make_walk
 
@@ -29,6 +32,25 @@ DEFAULT_WEIGHTS = (1.0,) * len(anneal_kernels.MOVES)
 def random_states(rng: np.random.Generator, count: int) -> Ints:
     """Return states of the compiled generators, shape (count, 3); each part is at least 128, as they require."""
     return rng.integers(128, 2**32, (count, 3), dtype=np.int64)
+
+
+@functools.cache
+def warm_up() -> None:
+    """Compile the kernels of the searches (or load them from numba's cache), before any clock starts."""
+    problem = PlacementProblem.from_edges([[1, 1], [1, 1], [1, 1]], [(0, 1, 1), (1, 2, 1)], name="warm-up")
+    evaluation.warm_up()
+    # The import is late because `space` needs the walk's types.
+    from placeopt.solvers.search.space import Space
+
+    space, states = Space(problem), np.full((2, 3), 200, dtype=np.int64)
+    Walker(space, np.zeros(3, dtype=np.int64), space.sequence, states[0]).run(2, 1.0, 1.0)
+    homes, ranks = np.zeros((2, 3), dtype=np.int64), np.zeros((2, 3), dtype=np.int64)
+    population_kernels.fit(space.graph, homes, states)
+    population_kernels.mutate(space.graph, homes, ranks, states, 1)
+    half, rows = np.full((3, 2), 0.5), np.zeros((2, 3), dtype=np.int32)
+    drawn = population_kernels.sample(np.arange(3), np.cumsum(half, axis=1), states, rows)
+    population_kernels.frequencies(drawn, 2)
+    population_kernels.surrogate_gradient(half, half, drawn, np.zeros(2), 0.2, 0.01)
 
 
 class Walker:
