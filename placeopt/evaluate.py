@@ -1,2 +1,0 @@
-"""Moved: import from placeopt.evaluation."""
-from placeopt.evaluation import *
