@@ -23,6 +23,9 @@ METHODS = (
     "communication",
     "head-tail",
     "energy",
+    "destructive",
+    "assignment-lp",
+    "time-indexed-lp",
 )
 """Bounds on the makespan, cheapest first."""
 

@@ -6,12 +6,15 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from placeopt.bounds.assignment import assignment_bound
 from placeopt.bounds.communication import HeadsTails, communication_bound, heads_tails
 from placeopt.bounds.critical_path import critical_path_bound
+from placeopt.bounds.destructive import destructive_bound
 from placeopt.bounds.energy import energy_bound
 from placeopt.bounds.head_tail import head_tail_bound
 from placeopt.bounds.load import LoadBound, load_bound
 from placeopt.bounds.relaxation import Relaxation, relax
+from placeopt.bounds.time_indexed import time_indexed_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +75,10 @@ class Analysis:
                 value, method = found, name
         return value, method
 
+    def _share(self, share: float) -> float:
+        """Time for one linear program; an explicit request gets at least a second."""
+        return max(1.0, share * self.seconds_left)
+
     def closed(self) -> bool:
         """Whether the bound meets the known solution."""
         return self.upper is not None and self.best()[0] >= self.upper
@@ -86,7 +93,18 @@ class Analysis:
             "energy": lambda: energy_bound(
                 self.relaxation, self.heads, self.load.weights, self.best()[0], self.upper
             ),
+            "destructive": lambda: destructive_bound(
+                self.relaxation, self.heads, self.load.weights, self.best()[0], self._share(0.3), self.upper
+            ),
+            "assignment-lp": lambda: assignment_bound(
+                self.relaxation, self.heads, self.load, self.best()[0], self._share(0.4)
+            ),
+            "time-indexed-lp": lambda: time_indexed_bound(
+                self.relaxation, self.heads, self.load.weights, self.best()[0], self._share(0.6), self.upper
+            ),
         }
+        if optional and name not in COMBINATORIAL and self.seconds_left < 1.0:
+            return 0
         value = int(compute[name]())
         self.bounds[name] = max(value, self.bounds.get(name, 0))
         return value

@@ -100,11 +100,13 @@ def _run(relaxation: Relaxation, direction: Direction, window: int) -> NDArray[n
 
 
 @numba.njit(cache=True, nogil=True)
-def jackson(count, release, length, tail, by_release, heap):  # type: ignore[no-untyped-def]
+def jackson(count, release, length, tail, by_release):  # type: ignore[no-untyped-def]
     """Value of Jackson's preemptive schedule of the first `count` jobs: the optimum of 1|pmtn, r, q|Cmax.
 
-    `heap` is an empty list to reuse; `by_release` an int64 buffer of at least `count`.
+    `by_release` is an int64 buffer of at least `count`.
     """
+    heap = [(np.int64(0), np.int64(0))]
+    heap.pop()
     by_release[:count] = np.argsort(release[:count])
     t = np.int64(0)
     best = np.int64(0)
@@ -171,8 +173,6 @@ def earliest_starts(order, ptr, op, free, pay, compute, class_size, fastest, win
     length = np.empty(n, dtype=np.int64)
     tail = np.empty(n, dtype=np.int64)
     buffer = np.empty(n, dtype=np.int64)
-    heap = [(np.int64(0), np.int64(0))]
-    heap.pop()
     for position in range(n):
         v = order[position]
         # --- delays d0, d1 from every ancestor in the window, latest ancestor first
@@ -249,13 +249,13 @@ def earliest_starts(order, ptr, op, free, pay, compute, class_size, fastest, win
                 value = np.int64(-1)
                 while low < high:
                     middle = (low + high) // 2
-                    serial = jackson(middle, release, length, tail, buffer, heap)
+                    serial = jackson(middle, release, length, tail, buffer)
                     if serial >= keys[picked[by_key[middle]]]:
                         high, value = middle, serial
                     else:
                         low = middle + 1
                 if value < 0 or high == size:
-                    value = jackson(low, release, length, tail, buffer, heap)
+                    value = jackson(low, release, length, tail, buffer)
                 if low > 0:
                     value = min(value, keys[picked[by_key[low - 1]]])
                 floor = max(floor, value)

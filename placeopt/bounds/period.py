@@ -11,7 +11,8 @@ average. The linear program min T with sum of loads of type g <= n_g T relaxes e
 there. Of the q n_g + 1 longest such ops some q + 1 share a device, whose load is at least the sum of the
 q + 1 shortest of them. If that exceeds T the supposition was wrong; bisection finds the largest such T.
 
-`columns`: prices and one device at a time, see `period_columns`; the strongest, and it takes what time it gets.
+`columns`: prices and one device at a time, see `period_columns`; the strongest, and it takes what time it
+gets.
 
 `path` (latency): ops on a path follow each other, each at its fastest.
 """
@@ -121,7 +122,7 @@ def _area(model: PeriodModel, seconds: float) -> int:
     paying = [g for g in range(num_types) if m and model.weight[:, g].any()]
     # columns: x[v, g], then in[t, g] and out[t, g] for paying types, then T
     x0 = np.arange(n * num_types).reshape(n, num_types)
-    into = n * num_types + np.arange(m * len(paying)).reshape(m, -1)
+    into = n * num_types + np.arange(m * len(paying)).reshape(m, len(paying))
     out = into + m * len(paying)
     width = n * num_types + 2 * m * len(paying) + 1
     rows, cols, data, right = [], [], [], []

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _MARGIN = 1e-5
 _DIRECT_SECONDS, _ROOT_SECONDS = 6.0, 10.0
-_COARSE, _FINE = 2e-3, 2e-5  # relative width at which a bisection ends
+_PARTS, _FINE = 24, 2e-5  # a bisection ends at this part of the first, this relative width
 _CLOSE = 1e-3  # relative gap below which CP-SAT tries to finish the proof
 _ROUNDS = 60
 _SMOOTHING = 0.5
@@ -82,7 +82,8 @@ class ColumnBound:
         try:
             # Uniform prices first: they need one pass, and bisection soon finds how far they reach.
             high = min(upper, int(lower * 1.5) + 1)
-            while high - lower > max(1, int(lower * _COARSE)):
+            coarse = max(1, (high - lower) // _PARTS)
+            while high - lower > coarse:
                 middle = (lower + high + 1) // 2
                 if self._refutes(middle - 1, uniform, 0):
                     lower = middle
@@ -105,7 +106,11 @@ class ColumnBound:
         return lower
 
     def _uniform(self) -> NDArray[np.float64]:
-        times = np.where(self.model.allowed, self.model.total, np.iinfo(np.int64).max).min(axis=1).astype(np.float64)
+        times = (
+            np.where(self.model.allowed, self.model.total, np.iinfo(np.int64).max)
+            .min(axis=1)
+            .astype(np.float64)
+        )
         prices: NDArray[np.float64] = times / max(1.0, times.sum())
         return prices
 
