@@ -100,8 +100,7 @@ class _Sweep:
 
     def __init__(self, view: View, graph: UnitGraph, slack: tuple[float, ...]) -> None:
         self.view, self.graph, self.slack = view, graph, slack
-        fastest = graph.work.min(axis=1)
-        self.ideal = max(float(fastest.sum()) / view.problem.num_devices, 1.0)
+        self.ideal = float(graph.work.min(axis=1).sum()) / view.problem.num_devices
         self.seen: set[bytes] = set()
 
     def candidates(self, cluster: Ints) -> Iterator[Placement | None]:

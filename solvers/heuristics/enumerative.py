@@ -149,4 +149,4 @@ def _tie_break(view: View, rows: NDArray[np.int64], load: NDArray[np.float64]) -
     """Less than half a tick in total: prefer faster and less loaded devices among equal fetch times."""
     compute = view.problem.compute[rows].astype(np.float64)
     heavy = load[None, :] + np.where(compute >= 0, compute, 0.0)
-    return np.asarray(heavy / (2.0 * len(rows) * max(1.0, float(heavy.max()))))
+    return np.asarray(heavy / (2.0 * len(rows) * (float(heavy.max()) or 1.0)))

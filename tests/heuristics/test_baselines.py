@@ -13,6 +13,7 @@ from placeopt.evaluation import evaluate_batch
 from placeopt.problem import PlacementProblem
 from placeopt.solution import Budget
 from placeopt.solver import make_solver
+from placeopt.solvers.heuristics import SPECS
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.heuristics.enumerative import assign_groups, groups
 from placeopt.solvers.heuristics.trivial import sample_units
@@ -161,3 +162,15 @@ def test_bad_options_are_refused(name, options, words):
         make_solver(name, **options)
     assert "\n" not in str(error.value)
     assert str(next(iter(options.values()))) in str(error.value)
+
+
+# (the assignment problems of `enumerative` have equal optima that floating point tells apart)
+@pytest.mark.parametrize("name", [spec.name for spec in SPECS if spec.name != "enumerative"])
+def test_doubling_times_doubles_the_result(name):
+    """Times have no scale: with every time doubled the placement stays and its makespan doubles."""
+    for seed in range(6):
+        problem = random_problem(np.random.default_rng(seed), max_ops=20, incompatible=False)
+        double = problem.replace(compute=problem.compute * 2, transfer=problem.transfer * 2)
+        once, twice = (make_solver(name).solve(p, Budget(evaluations=40), seed=0) for p in (problem, double))
+        assert twice.objective == 2 * once.objective
+        assert twice.solution == once.solution
