@@ -13,6 +13,7 @@ Files of other tools use many names for a weight; the first alias that is there 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from placeopt.errors import InputError
@@ -48,45 +49,70 @@ class Names:
     edge_bytes: str = ""
 
 
+@lru_cache(maxsize=512)
+def _op_plan(keys: tuple[Any, ...], node_time: str) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]], list[Any]]:
+    """Sort the attribute names of an op: columns, measured times by kind, and candidates for a plain time."""
+    table = {str(key).strip().lower(): key for key in keys}
+    columns = [(table[column], column) for column in DEFAULTS if column in table]
+    columns += [(table[alias], "type") for alias in TYPE_ALIASES if alias in table and alias != "type"]
+    split = [(key, str(key).strip().partition(":")) for key in keys]
+    kinds = [(key, kind) for key, (head, colon, kind) in split if colon and head.lower() == "time"]
+    times = [node_time.lower()] if node_time else TIME_ALIASES
+    return columns, kinds, [table[name] for name in times if name in table]
+
+
 def add_op(draft: Draft, key: Any, attributes: Mapping[str, Any], where: str, names: Names, **fixed: Any) -> None:
     """Add an op described by attributes; empty ones count as absent."""
-    table = {str(k).strip().lower(): v for k, v in attributes.items() if v is not None and v != ""}
+    columns, kinds, plain = _op_plan(tuple(attributes), names.node_time)
     fields: dict[str, Any] = {}
-    for column, default in DEFAULTS.items():
-        if column not in table:
+    for name, column in columns:
+        value = attributes[name]
+        if value is None or value == "" or column in fields:
             continue
-        value = table[column]
+        default = DEFAULTS[column]
         if column in LABEL_COLUMNS:
             fields[column] = one_line(str(value), 200)
         elif isinstance(default, bool):
             fields[column] = flag(value, where, column)
         else:
-            fields[column] = whole(value, where, column, least=default if default < 0 else 0)
-    if "type" not in fields and (alias := _first(table, TYPE_ALIASES)):
-        fields["type"] = one_line(str(table[alias]), 200)
-    times = {}
-    for key_name, value in attributes.items():
-        head, colon, kind = str(key_name).strip().partition(":")
-        if colon and head.lower() == "time" and value not in (None, ""):
-            times[kind] = _measured(value, where, str(key_name))
-    alias = names.node_time.lower() or _first(table, TIME_ALIASES)
-    if not times and alias and alias in table:
-        times["*"] = _measured(table[alias], where, alias)
+            fields[column] = whole(value, where, column, least=min(default, 0))
+    times = {kind: _measured(attributes[name], where, str(name)) for name, kind in kinds if _given(attributes[name])}
+    if not times:
+        name = next((name for name in plain if _given(attributes[name])), None)
+        if name is not None:
+            times["*"] = _measured(attributes[name], where, str(name))
     draft.op(key, where, times=times, **fields, **fixed)
+
+
+@lru_cache(maxsize=512)
+def _edge_plan(keys: tuple[Any, ...], edge_time: str, edge_bytes: str) -> tuple[list[Any], list[Any], Any, Any]:
+    """Sort the attribute names of an edge: candidates for size and time, and the names of shape and tensor."""
+    table = {str(key).strip().lower(): key for key in keys}
+    sizes = [edge_bytes.lower()] if edge_bytes else BYTES_ALIASES
+    times = [edge_time.lower()] if edge_time else [name for name in TRANSFER_ALIASES if name != edge_bytes.lower()]
+    found = [[table[name] for name in names if name in table] for names in (sizes, times)]
+    return found[0], found[1], table.get("shape"), table.get("tensor")
 
 
 def add_edge(draft: Draft, source: Any, target: Any, attributes: Mapping[str, Any], where: str, names: Names) -> None:
     """Add an edge described by attributes; without `tensor` it is a tensor of its own."""
-    table = {str(k).strip().lower(): v for k, v in attributes.items() if v is not None and v != ""}
-    size_key = names.edge_bytes.lower() or _first(table, BYTES_ALIASES)
-    time_key = names.edge_time.lower() or _first(table, [x for x in TRANSFER_ALIASES if x != size_key])
-    size = ticks(table[size_key], where, size_key) if size_key and size_key in table else 0
-    time = UNKNOWN
-    if time_key and time_key in table and str(table[time_key]).strip() != str(UNKNOWN):
-        time = ticks(table[time_key], where, time_key)
-    shape = parse_shape(table["shape"], where) if "shape" in table else None
-    tensor = str(table["tensor"]) if "tensor" in table else None
+    sizes, times, shape_key, tensor_key = _edge_plan(tuple(attributes), names.edge_time, names.edge_bytes)
+    size, time, shape, tensor = 0, UNKNOWN, None, None
+    name = next((name for name in sizes if _given(attributes[name])), None)
+    if name is not None:
+        size = ticks(attributes[name], where, str(name))
+    name = next((name for name in times if _given(attributes[name])), None)
+    if name is not None and str(attributes[name]).strip() != str(UNKNOWN):
+        time = ticks(attributes[name], where, str(name))
+    if shape_key is not None and _given(attributes[shape_key]):
+        shape = parse_shape(attributes[shape_key], where)
+    if tensor_key is not None and _given(attributes[tensor_key]):
+        tensor = str(attributes[tensor_key])
     draft.edge(source, target, where, tensor=tensor, size=size, ticks=time, shape=shape)
+
+
+def _given(value: Any) -> bool:
+    return value is not None and value != ""
 
 
 def op_attributes(graph: OpGraph) -> Iterator[dict[str, str | int | bool]]:
@@ -140,10 +166,6 @@ def parse_shape(value: Any, where: str) -> tuple[int, ...]:
     if text == "scalar":
         return ()
     return tuple(whole(part, where, "shape") for part in text.split("x"))
-
-
-def _first(table: Mapping[str, Any], aliases: Iterable[str]) -> str:
-    return next((alias for alias in aliases if alias in table), "")
 
 
 def _measured(value: Any, where: str, what: str) -> int:

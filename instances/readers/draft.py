@@ -45,7 +45,7 @@ class Draft:
         self.name, self.tick_seconds = name, tick_seconds
         self.index: dict[Any, int] = {}
         self.names: list[str] = []
-        self.columns: dict[str, list[Any]] = {key: [] for key in DEFAULTS}
+        self.fields: list[dict[str, Any]] = []
         self.times: list[dict[str, int]] = []
         self.tensors: dict[Any, DraftTensor] = {}
 
@@ -75,8 +75,7 @@ class Draft:
             raise InputError(f"{where}: op '{one_line(str(key))}' is there twice; op ids must be distinct")
         self.index[key] = len(self.names)
         self.names.append(str(key) if name is None else name)
-        for column, default in DEFAULTS.items():
-            self.columns[column].append(fields.get(column, default))
+        self.fields.append(fields)
         self.times.append(times or {})
         return self.index[key]
 
@@ -137,15 +136,15 @@ class Draft:
         ]
         kinds = list(dict.fromkeys(kind for row in self.times for kind in row))
         measured = np.array([[row.get(kind, UNKNOWN) for kind in kinds] for row in self.times], dtype=np.int64)
-        columns: dict[str, Any] = {key: np.array(self.columns[key], dtype=np.int64) for key in INT_COLUMNS}
-        columns |= {key: np.array(self.columns[key], dtype=np.bool_) for key in FLAG_COLUMNS}
+        columns: dict[str, Any] = {key: np.array(self._column(key), dtype=np.int64) for key in INT_COLUMNS}
+        columns |= {key: np.array(self._column(key), dtype=np.bool_) for key in FLAG_COLUMNS}
         shapes = tuple(t.shape for t in tensors if t.shape is not None)
         return OpGraph.from_tensors(
             self.name,
             self.names,
             triples,
-            op_types=tuple(self.columns["type"]),
-            layer=tuple(self.columns["layer"]),
+            op_types=tuple(self._column("type")),
+            layer=tuple(self._column("layer")),
             measured_kinds=tuple(kinds),
             measured=measured.reshape(len(self.names), len(kinds)),
             measured_transfer=np.array([t.ticks for t in tensors], dtype=np.int64),
@@ -154,6 +153,10 @@ class Draft:
             **columns,
             **fields,
         )
+
+    def _column(self, key: str) -> list[Any]:
+        default = DEFAULTS[key]
+        return [fields.get(key, default) for fields in self.fields]
 
 
 # --- numbers --------------------------------------------------------------------------------------------
