@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from placeopt import experiments, instances, plotting, schedules, serialize, solvers, streams
     from placeopt.api import load, solve
     from placeopt.bounds import bound
+    from placeopt.certificate import verify
     from placeopt.cluster import Cluster, Device, Link
     from placeopt.errors import InfeasiblePlacementError, InputError
     from placeopt.evaluation import INFEASIBLE, Evaluation, evaluate, evaluate_batch
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from placeopt.solver import Solver, make_solver, register
     from placeopt.streams import load_stream
     from placeopt.validate import placement_violations, schedule_violations
-    from placeopt.certificate import verify
 
 
 def __getattr__(name: str) -> Any:

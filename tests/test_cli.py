@@ -13,7 +13,6 @@ import pytest
 from placeopt.cli import main
 
 
-
 def run(capsys, *arguments):
     """Return (exit code, stdout, stderr) of a command."""
     with pytest.raises(SystemExit) as stop:
@@ -242,7 +241,9 @@ def test_results_do_not_depend_on_the_hash_seed(tmp_path):
         command = [sys.executable, "-m", "placeopt", "solve", "gen:llama-block", "-c", "uniform:4", "--bound-seconds", "0",
                    "-s", "heft,cpop,peft,etf,critical-path,edge-zeroing,dsc,m-sct,m-etf,m-topo,random", "--evaluations", "64",
                    "--json"]  # fmt: skip
-        done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True, timeout=200)
+        done = subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True, timeout=200
+        )
         rows = json.loads(done.stdout)["results"]
         outputs.append([(r["solver"], r["value"], r["solution"]) for r in rows])
     assert outputs[0] == outputs[1]
@@ -251,5 +252,7 @@ def test_results_do_not_depend_on_the_hash_seed(tmp_path):
 def test_import_is_light():
     """`import placeopt` loads neither numba, ortools, onnx nor matplotlib."""
     code = "import sys, placeopt; print([m for m in ('numba', 'ortools', 'onnx', 'matplotlib', 'scipy') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+    )
     assert done.stdout.strip() == "[]"

@@ -265,8 +265,8 @@ def place(
             feature[d, 2] = 1.0 - fastest / work[g, d] if work[g, d] > 0 else 0.0
             feature[d, 3] = (1.0 - (room[d] - size[g]) / a.capacity[d]) if a.capacity[d] > 0 else 1.0
             clash = 0.0
-            for l in range(a.num_levels):
-                clash += min(busy[d, l], depth[g, l])
+            for level in range(a.num_levels):
+                clash += min(busy[d, level], depth[g, level])
             feature[d, 4] = clash / max(1e-300, mean[g])
             s = 0.0
             for f in range(5):
@@ -284,8 +284,8 @@ def place(
         home[g] = chosen
         load[chosen] += max(0.0, work[g, chosen])
         room[chosen] -= size[g]
-        for l in range(a.num_levels):
-            busy[chosen, l] += depth[g, l]
+        for level in range(a.num_levels):
+            busy[chosen, level] += depth[g, level]
     for v in range(n):
         device[v] = home[label[v]]
 

@@ -364,7 +364,7 @@ def episode(
 ) -> None:  # fmt: skip
     """Place all ops. Fills `device` and `rank` (or repeats them) and adds to gradients, log-probability, entropy."""
     n, k = a.compute.shape
-    replay = mode == REPLAY or mode == REPLAY_TIES
+    replay = mode in (REPLAY, REPLAY_TIES)
     order = np.argsort(rank) if replay else rank
     count = 0
     for d in range(k):

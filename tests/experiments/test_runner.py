@@ -68,7 +68,10 @@ def test_keys_depend_on_everything_that_matters(tmp_path):
     for old, new in [("evaluations = 20", "evaluations = 21"), ("runs = [1, 5]", "runs = [2, 6]")]:
         other = {cell.key for cell in expand(study_of(tmp_path, STUDY.replace(old, new)))}
         assert other != base
-    same = {cell.key for cell in expand(study_of(tmp_path, STUDY.replace('name = "random"', 'name = "random"\nlabel = "R"')))}
+    same = {
+        cell.key
+        for cell in expand(study_of(tmp_path, STUDY.replace('name = "random"', 'name = "random"\nlabel = "R"')))
+    }
     assert same == base
 
 
@@ -209,14 +212,30 @@ def test_killed_grid_resumes_to_the_same_results(tmp_path):
     run_study(study, tmp_path / "whole", jobs=2, backend="threading")
     expected = outcomes(tmp_path / "whole/grid/runs.jsonl")
     assert len(expected) == 1000
-    command = [sys.executable, "-m", "placeopt", "bench", str(tmp_path / "grid.toml"), "--results", str(tmp_path / "cut"), "-j", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "placeopt",
+        "bench",
+        str(tmp_path / "grid.toml"),
+        "--results",
+        str(tmp_path / "cut"),
+        "-j",
+        "2",
+    ]
     moments = random.Random(1)
     store = tmp_path / "cut/grid/runs.jsonl"
     for _ in range(10):
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        )
         before = store.stat().st_size if store.exists() else 0
         deadline = time.time() + 60
-        while time.time() < deadline and process.poll() is None and (store.stat().st_size if store.exists() else 0) <= before:
+        while (
+            time.time() < deadline
+            and process.poll() is None
+            and (store.stat().st_size if store.exists() else 0) <= before
+        ):
             time.sleep(0.01)
         time.sleep(moments.random() * 0.15)
         if process.poll() is None:
@@ -230,7 +249,9 @@ def test_killed_grid_resumes_to_the_same_results(tmp_path):
 
 def test_crowded_cores_are_refused(tmp_path):
     """CP-SAT workers times jobs beyond the cores is an error that says what to change."""
-    text = STUDY.replace('name = "random"', 'name = "cp-sat"\noptions = {num_workers = 64}').replace("evaluations = 20", "seconds = 1")
+    text = STUDY.replace('name = "random"', 'name = "cp-sat"\noptions = {num_workers = 64}').replace(
+        "evaluations = 20", "seconds = 1"
+    )
     with pytest.raises(InputError, match="num_workers"):
         run_study(study_of(tmp_path, text), tmp_path, jobs=2)
 

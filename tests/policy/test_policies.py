@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from random_problems import random_problem
 
 from placeopt.api import load
 from placeopt.errors import InputError
@@ -20,7 +21,6 @@ from placeopt.solvers.policy.engine import rank_utilities
 from placeopt.solvers.policy.graph_parsing import edge_features
 from placeopt.solvers.policy.group_problem import group_arrays, square_root_rewards
 from placeopt.solvers.policy.structure import STRUCTURE, structure_features
-from random_problems import random_problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -56,21 +56,25 @@ def test_the_untrained_policy_is_the_heuristic_on_published_graphs(data):
 
 def log_probability(stage, model, residuals, episode):
     """Return log pi of a given episode under other weights."""
-    weights = weights_of(model, stage.problem.num_devices, sel_residual=residuals[0], plc_residual=residuals[1], temperature=0.8)
+    weights = weights_of(
+        model, stage.problem.num_devices, sel_residual=residuals[0], plc_residual=residuals[1], temperature=0.8
+    )
     again = roll(stage, weights, np.zeros(1, np.uint64), rollout.REPLAY, episode.devices, episode.ranks)
     return again.log_probability[0]
 
 
 @pytest.mark.interpreted
 def test_score_functions_agree_with_finite_differences():
-    """d log pi / d (weights, residuals) equals central differences, for SEL and PLC."""
+    """D log pi / d (weights, residuals) equals central differences, for SEL and PLC."""
     problem = sparse_problem(3)
     stage = Stage.of(problem)
     rng = np.random.default_rng(0)
     n, k = problem.num_ops, problem.num_devices
     sel, plc = rng.normal(size=len(rollout.SEL_FEATURES)), rng.normal(size=len(rollout.PLC_FEATURES))
     residuals = [rng.normal(size=n), rng.normal(size=(n, k))]
-    weights = weights_of(DualPolicyModel(sel, plc), k, sel_residual=residuals[0], plc_residual=residuals[1], temperature=0.8)
+    weights = weights_of(
+        DualPolicyModel(sel, plc), k, sel_residual=residuals[0], plc_residual=residuals[1], temperature=0.8
+    )
     episode = roll(stage, weights, np.array([7], np.uint64))
     step = 1e-6
     for which, gradient in (("sel", episode.sel[0]), ("plc", episode.plc[0])):
@@ -141,7 +145,12 @@ def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path):
     assert again.plc.tolist() == model.plc.tolist()
     assert (again.temperature, again.provenance) == (0.7, ("test",))
     good = json.loads(path.read_text())
-    for change, words in [({"version": 9}, "version"), ({"sel": {}}, "sel"), ({"temperature": "hot"}, "temperature"), ({"format": "x"}, "format")]:
+    for change, words in [
+        ({"version": 9}, "version"),
+        ({"sel": {}}, "sel"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"format": "x"}, "format"),
+    ]:
         path.write_text(json.dumps({**good, **change}))
         with pytest.raises(InputError, match=words) as error:
             DualPolicyModel.load(path)
@@ -151,7 +160,9 @@ def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path):
 def test_transfer_through_a_file(tmp_path):
     """A policy trained on one graph is saved and starts the search on another, with other devices."""
     path = tmp_path / "policy.json"
-    make_solver("dual-policy", residual=False, save_policy=str(path)).solve(sparse_problem(1), Budget(evaluations=600), seed=0)
+    make_solver("dual-policy", residual=False, save_policy=str(path)).solve(
+        sparse_problem(1), Budget(evaluations=600), seed=0
+    )
     other = sparse_problem(2, n=25, k=4)
     result = make_solver("dual-policy", policy=str(path), teacher="").solve(other, Budget(evaluations=1), seed=0)
     assert result.evaluations == 1
@@ -197,7 +208,18 @@ def test_group_score_functions_agree_with_finite_differences():
     edge, residual = np.zeros((count, features.shape[1])), np.zeros((count, len(score)))
     place, devices = np.zeros((count, 5)), np.zeros((count, problem.num_ops), np.int32)
     group_kernels.parse_and_place(
-        arrays, features, score, rng.normal(size=5), 1.0, seeds, False, devices, np.zeros(count, np.int64), edge, residual, place
+        arrays,
+        features,
+        score,
+        rng.normal(size=5),
+        1.0,
+        seeds,
+        False,
+        devices,
+        np.zeros(count, np.int64),
+        edge,
+        residual,
+        place,
     )
     for gradient in (edge, residual, place):
         error = gradient.std(axis=0) / np.sqrt(count)
