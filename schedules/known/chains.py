@@ -108,15 +108,15 @@ def _chain(problem: PipelineProblem, part: list[int]) -> Chain:
         if int(problem.devices_of(block)[0]) != device[stage]:
             raise InputError(f"'{problem.name}': '{problem.block_names[block]}' runs on another device than its forward "
                              f"block '{problem.block_names[forward[stage]]}'")  # fmt: skip
-        mine = [w for w in weights if (block, w) in edges]
-        if (problem.kind[block] == "I") != (len(mine) == 1) or len(mine) > 1:
-            raise InputError(f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks; expected one W "
-                             "for each I, none for a B")  # fmt: skip
+        mine = [w for w in weights if (block, w) in edges and int(problem.devices_of(w)[0]) == device[stage]]
+        if len(mine) > (problem.kind[block] == "I"):
+            raise InputError(f"'{problem.name}': '{problem.block_names[block]}' has {len(mine)} W blocks on its device; "
+                             "expected at most one for an I, none for a B")  # fmt: skip
         if mine:
-            if int(problem.devices_of(mine[0])[0]) != device[stage]:
-                raise InputError(f"'{problem.name}': '{problem.block_names[mine[0]]}' runs on another device than its "
-                                 f"forward block '{problem.block_names[forward[stage]]}'")  # fmt: skip
-            weight[stage] = mine[0]
+            weight[stage] = mine[0]  # an I without weights of its own has none
+    lost = sorted(set(weights) - set(weight))
+    if lost:
+        raise InputError(f"'{problem.name}': '{problem.block_names[lost[0]]}' belongs to no I block on its device")
     return Chain(tuple(device), tuple(forward), tuple(backward), tuple(weight))
 
 
