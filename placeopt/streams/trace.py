@@ -46,8 +46,8 @@ def plot_occupancy(episode: Episode, title: str = "") -> Any:
     upper.stackplot(times, held.T, labels=models, colors=COLOURS[: len(models)], linewidth=0)
     upper.set_ylim(0, 1)
     upper.set_ylabel("servers held")
-    upper.legend(loc="lower right", fontsize="small", ncols=len(models))
-    upper.set_title(title or f"{problem.name}, {episode.policy.name}: {episode.blocking_rate:.1%} blocked")
+    figure.suptitle(title or f"{problem.name}, {episode.policy.name}: {episode.blocking_rate:.1%} blocked")
+    figure.legend(loc="outside lower center", fontsize="small", ncols=len(models))
     for cause in range(1, len(CAUSES)):
         jobs = np.flatnonzero(episode.cause == cause)
         moments = problem.arrival[jobs] * problem.tick_seconds

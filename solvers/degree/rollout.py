@@ -7,7 +7,7 @@ plus the price of the work left when a future ends. It knows the distribution of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.errors import InputError
@@ -89,8 +89,7 @@ class Rollout:
         for option in options:
             if costs and tracker is not None and (tracker.seconds_left == 0 or tracker.evaluations_left <= 1):
                 break
-            quick = replace(option, samples=min(16, self.samples))
-            costs.append(int(blocked_per_stream(streams, quick, tracker, seed).sum()))
+            costs.append(int(blocked_per_stream(streams, option, tracker, seed).sum()))
         return options[costs.index(min(costs))]
 
 

@@ -1,0 +1,72 @@
+"""From the text `name` or `name:parameter` to a tuned degree policy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placeopt.errors import InputError
+from placeopt.solution import Budget
+from placeopt.solver import make_solver, specs
+from placeopt.streams.simulator import DegreePolicy
+
+if TYPE_CHECKING:
+    from placeopt.solver import OnProgress
+    from placeopt.streams.problem import JobStreamProblem
+
+DEFAULT_POLICIES = ("max-degree", "min-degree", "random-degree", "constant-degree", "feasible-first")
+
+
+def solver_options(text: str) -> tuple[str, dict[str, Any]]:
+    """Return (solver name, options) of a policy's text.
+
+    ``constant-degree:4`` is a degree, ``feasible-first:8-4-16`` and ``rollout:8-4-16`` are orders,
+    ``policy-degree:50`` a number of updates; ``name`` alone leaves all to the solver.
+
+    Raises
+    ------
+    InputError
+        If the name is unknown or the parameter has the wrong form.
+    """
+    name, colon, parameter = text.partition(":")
+    known = specs("jobs")
+    if name not in known:
+        raise InputError(f"policy '{name}' is not known; known: {', '.join(sorted(known))}")
+    if not colon:
+        return name, {}
+    try:
+        if name == "constant-degree":
+            return name, {"degree": int(parameter)}
+        if name in ("feasible-first", "rollout"):
+            return name, {"order": tuple(int(part) for part in parameter.split("-"))}
+        if name == "policy-degree":
+            return name, {"iterations": int(parameter)}
+    except ValueError:
+        form = {"constant-degree": "a degree", "policy-degree": "a number of updates"}.get(name, "degrees like 8-4-16")
+        raise InputError(f"policy '{text}': expected {form} after the colon, received '{parameter}'") from None
+    raise InputError(f"policy '{name}' takes no parameter, received '{parameter}'")
+
+
+def tuned_policy(
+    text: str,
+    problem: JobStreamProblem,
+    *,
+    seed: int = 0,
+    seconds: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> tuple[DegreePolicy, str]:
+    """Return (policy, message of its solver), tuned on streams other than those it will be judged on.
+
+    Parameters
+    ----------
+    seconds : limit of the tuning; None is none.
+    """
+    name, options = solver_options(text)
+    for key in ("degree", "order"):
+        for degree in (options[key] if key == "order" else [options[key]]) if key in options else ():
+            problem.jobs.topology.require_degree(degree, f"policy '{text}': degree")
+    result = make_solver(name, "jobs", **options).solve(
+        problem, Budget(seconds=seconds), seed=seed, on_progress=on_progress
+    )
+    if result.solution is None:
+        raise InputError(f"policy '{text}' found nothing: {result.message or result.status}")
+    return result.solution.policy, result.message
