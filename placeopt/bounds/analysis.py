@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from placeopt.bounds.assignment import assignment_bound
 from placeopt.bounds.communication import HeadsTails, communication_bound, heads_tails
 from placeopt.bounds.critical_path import critical_path_bound
-from placeopt.bounds.destructive import destructive_bound
+from placeopt.bounds.destructive import LARGEST, Clusters, destructive_bound, propagate
 from placeopt.bounds.energy import energy_bound
 from placeopt.bounds.head_tail import head_tail_bound
 from placeopt.bounds.load import LoadBound, load_bound
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from placeopt.problem import PlacementProblem
 
 
-COMBINATORIAL = ("critical-path", "load", "communication", "head-tail", "energy")
+COMBINATORIAL = ("critical-path", "load", "communication", "head-tail", "energy", "destructive")
 """Bounds that take milliseconds to a few seconds at any size, cheapest first."""
 
 
@@ -62,10 +62,17 @@ class Analysis:
         """Time left of the budget."""
         return max(0.0, self.seconds - (time.perf_counter() - self.started))
 
-    def device_heads_tails(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def within(self, horizon: int, seconds: float) -> tuple[HeadsTails, Clusters] | None:
+        """Return heads, tails and shared or separated ops of all schedules up to `horizon`; None if there is none."""
+        if len(self.relaxation.source) > LARGEST or self.problem.num_devices == 1:
+            return self.heads, Clusters(self.relaxation, horizon)
+        end = time.perf_counter() + seconds
+        return propagate(self.relaxation, self.heads, self.load.weights, horizon, end)
+
+    def device_heads_tails(self, heads: HeadsTails) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (head, tail) per op and device, int64[num_ops, num_devices]; -1 where the op cannot run."""
         column = self.relaxation.class_of
-        return self.heads.head[:, column], self.heads.tail[:, column]
+        return heads.head[:, column], heads.tail[:, column]
 
     def best(self) -> tuple[int, str]:
         """Return (value, method) of the best bound so far, the earliest method among equals."""

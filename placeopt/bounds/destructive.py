@@ -62,19 +62,31 @@ def refutes(
     relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int, end: float
 ) -> bool:
     """Whether propagation proves that no schedule of length at most `horizon` exists."""
+    return propagate(relaxation, heads, weights, horizon, end) is None
+
+
+def propagate(
+    relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int, end: float
+) -> tuple[HeadsTails, Clusters] | None:
+    """Return what every schedule of length at most `horizon` obeys; None if there is none.
+
+    Parameters
+    ----------
+    end : when to stop deducing, in seconds of `time.perf_counter`; what is known then is returned.
+    """
     clusters = Clusters(relaxation, horizon)
     for _ in range(ROUNDS):
         if int(heads.through().max()) > horizon:
-            return True
+            return None
         if fits(relaxation, weights) and energy_refutes(relaxation, heads, weights, horizon):
-            return True
+            return None
         changed = clusters.propagate(heads)
         if clusters.contradiction:
-            return True
+            return None
         if not changed or time.perf_counter() > end:
-            return False
+            break
         heads = heads_tails(replace(relaxation, free=clusters.free, pay=clusters.pay))
-    return False
+    return heads, clusters
 
 
 class Clusters:

@@ -32,6 +32,9 @@ Literal = Any  # a CP-SAT Boolean variable or its negation
 
 NUM_ENERGY_CUTS = 12
 
+PROPAGATION_SECONDS = 1.0
+"""Time for deductions from the horizon before the model is built."""
+
 
 class MakespanModel:
     """Builds the model; `hint` adds a complete solution, `decode` reads one.
@@ -49,9 +52,12 @@ class MakespanModel:
         self.horizon = upper // scale
         self.item = colocation_items(self.problem)
         self.allowed = analysis.relaxation.allowed
-        self.head, self.tail = (np.maximum(x, 0) // scale for x in analysis.device_heads_tails())
+        # what holds for all schedules that round down to the coarse horizon
+        deduced = analysis.within((self.horizon + 1) * scale - 1, PROPAGATION_SECONDS)
+        self.infeasible = deduced is None
+        heads, self.clusters = (analysis.heads, None) if deduced is None else deduced
+        self.head, self.tail = (np.maximum(x, 0) // scale for x in analysis.device_heads_tails(heads))
         self.compute = np.where(self.allowed, self.problem.compute // scale, -1)
-        self.infeasible = False
         self._restrict_to_horizon()
         self._variables(-(-lower // scale) if scale == 1 else lower // scale)
         self._durations()
@@ -61,6 +67,7 @@ class MakespanModel:
         self._memory()
         self._symmetry()
         self._load_and_energy_cuts()
+        self._shared_and_separated()
         self.model.minimize(self.makespan)
 
     # --- variables -----------------------------------------------------------------------------------
@@ -74,7 +81,6 @@ class MakespanModel:
             self.infeasible = True  # no solution within the horizon: keep a well-formed model
             possible[~possible.any(axis=1)] = True
             possible &= self._item_any(self.allowed)
-            self.model.add_bool_or([])
         self.possible = possible
         self.devices = [np.flatnonzero(row).tolist() for row in possible]
 
@@ -320,6 +326,21 @@ class MakespanModel:
                 m.new_optional_interval_var(begin, span, away, present, f"visit_{t}_{source}_{d}")
             )
             demands.append(int(p.tensor_bytes[t]))
+
+    def _shared_and_separated(self) -> None:
+        """Fix the "same device" literals that the horizon decides (see `placeopt.bounds.destructive`)."""
+        if self.infeasible or self.clusters is None:
+            self.model.add_bool_or([])
+            return
+        relaxation, clusters = self.analysis.relaxation, self.clusters
+        for e, (u, v) in enumerate(zip(relaxation.source.tolist(), relaxation.target.tolist(), strict=True)):
+            i, j = int(self.item[u]), int(self.item[v])
+            if i == j:
+                continue
+            if clusters.find(u) == clusters.find(v):
+                self.model.add(self.same(i, j) == 1)
+            elif clusters.free[e] > 0:
+                self.model.add(self.same(i, j) == 0)
 
     # --- symmetry and cuts ---------------------------------------------------------------------------
 
