@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.arrays import MAX_SUM
 from placeopt.errors import InputError
 from placeopt.files import one_line
 from placeopt.graph import OpGraph
@@ -177,6 +178,7 @@ def to_graph(model: Model, *, shared: str = "colocate") -> OpGraph:
     costs, unshaped = _costs(model)
     resident, parameters, colocation = _weights(model, tie=shared == "colocate")
     triples, sizes, shapes = _tensors(model)
+    _refuse_overflow(model, costs, resident, parameters, triples, sizes)
     names = _distinct([node.name for node in model.nodes])
     return OpGraph.from_tensors(
         model.name,
@@ -192,6 +194,25 @@ def to_graph(model: Model, *, shared: str = "colocate") -> OpGraph:
         unshaped=np.array(unshaped, dtype=np.bool_),
         shapes=tuple(shapes) if len(shapes) == len(triples) else (),
     )
+
+
+def _refuse_overflow(
+    model: Model,
+    costs: list[op_costs.Cost],
+    resident: list[int],
+    parameters: list[int],
+    tensors: list[tuple[int, list[int]]],
+    sizes: list[int],
+) -> None:
+    """Refuse sizes beyond 2^62, which only a damaged file has, and name the op."""
+    numbers = [max(c.flops, c.bytes_moved, r, p) for c, r, p in zip(costs, resident, parameters, strict=True)]
+    for (producer, _), size in zip(tensors, sizes, strict=True):
+        numbers[producer] = max(numbers[producer], size)
+    for node, number in zip(model.nodes, numbers, strict=True):
+        if number >= MAX_SUM:
+            raise InputError(
+                f"op '{one_line(node.name)}': a size or cost passes 2^62; check the dimensions of its tensors"
+            )
 
 
 def _costs(model: Model) -> tuple[list[op_costs.Cost], list[bool]]:

@@ -75,6 +75,9 @@ def load_model(path: Path, *, max_bytes: int) -> Any:
         raise InputError(f"truncated or damaged ONNX model: {one_line(str(error))}") from error
     if not model.graph.node:
         raise InputError("no ONNX model, or one without any op")
+    for node in model.graph.node:
+        if not all(isinstance(text, str) for text in (node.name, node.op_type, node.domain, *node.input, *node.output)):
+            raise InputError("damaged ONNX model: a name is no UTF-8 text")
     return model
 
 

@@ -147,6 +147,8 @@ def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
     for value in graph.input:
         declare(value.name)
     for tensor in graph.initializer:
+        if min(tensor.dims, default=0) < 0:
+            raise InputError(f"weight '{one_line(tensor.name)}': expected dimensions >= 0, received {min(tensor.dims)}")
         values[tensor.name] = Value(tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True)
     for sparse in graph.sparse_initializer:
         tensor = sparse.values

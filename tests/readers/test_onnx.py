@@ -434,6 +434,28 @@ def test_ill_formed_models(nodes, part, tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("shape", "part"),
+    [((7, -2), "weight 'w': expected dimensions >= 0"), ((7, 2**61), "op 'y': a size or cost passes 2^62")],
+)
+def test_absurd_dimensions(shape, part, tmp_path):
+    """Negative and overflowing dimensions are refused, with the weight or op that has them."""
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=shape)
+    weight.data_location = TensorProto.EXTERNAL
+    path = save(tmp_path, [node("MatMul", "x w", "y")], [info("x", 3, 7)], [info("y")], [weight])
+    with pytest.raises(InputError) as error:
+        read_graph(path)
+    assert part in str(error.value)
+
+
+def test_names_that_are_no_text(tmp_path):
+    """A name that is not UTF-8 is refused."""
+    path = save(tmp_path, [node("Relu", "x", "yyyy")], [info("x", 3)], [info("yyyy")])
+    path.write_bytes(path.read_bytes().replace(b"yyyy", b"yy\xff\xfe"))
+    with pytest.raises(InputError, match="damaged ONNX model"):
+        read_graph(path, format="onnx")
+
+
 def test_truncated_and_mutated_models(tmp_path):
     """A model cut anywhere or with changed bytes is read or refused in one line."""
     path = tmp_path / "cut.onnx"
