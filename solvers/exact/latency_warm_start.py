@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from placeopt.solver import Tracker
 
 _HOT, _COLD, _MOVES, _MOST_MOVES = 3e-2, 1e-5, 60_000, 2_000_000
+_MOVES_PER_CHOICE = 300  # shorter first cycles for small problems
 _CYCLES, _MAX_NODES = 4, 1_000
 _SERIAL = 0.01  # weight of the mean slot duration in the energy: tells plateaus of the critical path apart
 
@@ -287,7 +288,7 @@ def _anneal(tracker: Tracker[Placement], stop: Callable[[], bool], seed: int, cy
     if pool.any():  # the devices of the pool are one: use the first
         device = np.where(pool[device], int(np.flatnonzero(pool)[0]), device)
     best_device, best_slot = device.copy(), slot.copy()
-    moves, done = _MOVES, 0
+    moves, done = min(_MOVES, _MOVES_PER_CHOICE * len(groups) * problem.num_devices), 0
     while not stop() and (cycles is None or done < cycles):
         done += 1
         value = int(tracker.value or 0)

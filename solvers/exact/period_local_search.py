@@ -25,6 +25,7 @@ _AIM = 0.004  # the target is this far below the incumbent, or at the bound
 _HOT, _COLD = 3e-2, 1e-5  # temperatures, relative to the incumbent
 _BLOCK = 6  # most nodes of a block move
 _MOVES, _MOST_MOVES = 300_000, 8_000_000  # moves of a cycle: doubled after every cycle without success
+_MOVES_PER_CHOICE = 500  # shorter first cycles for small problems
 
 
 class SearchArrays(NamedTuple):
@@ -245,7 +246,7 @@ def anneal_period(
     passes = len(arrays.compute)
     found = np.empty(model.num_nodes, dtype=np.int64)
     byte_price = 4.0 * value / max(1.0, float(model.resident.sum()))
-    done, moves = 0, _MOVES
+    done, moves = 0, min(_MOVES, _MOVES_PER_CHOICE * model.num_nodes * model.problem.num_devices)
     while not stop() and (cycles is None or done < cycles):
         done += 1
         low = max(lower_bound, int(best * (1 - _AIM * generator.random() * 2)))

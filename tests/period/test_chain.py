@@ -1,0 +1,139 @@
+"""Chains: ideals, contraction, ideal-dp and linear-dp against brute force and the published optima."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import period_problems as problems
+import pytest
+
+import placeopt as po
+from placeopt.errors import InputError
+from placeopt.period import period_violations
+from placeopt.period_model import contract
+from placeopt.problem import PlacementProblem
+from placeopt.solution import Budget
+from placeopt.solver import make_solver
+from placeopt.solvers.exact.ideals import ideal_lattice, linear_lattice
+
+# (file, ideals, chain optimum in the file's unit of 1e6 ticks)
+PUBLISHED = [
+    ("layer_bert24_inference", 30, 17.78991),
+    ("layer_bert24_training", 30, 41.74581),
+    ("layer_gnmt_inference", 17914, 32.91066),
+    ("layer_resnet50_inference", 242, 33.77467),
+    ("layer_inceptionv3_inference", 36596, 51.55186),
+    ("layer_inceptionv3_training", 36596, 122.76162),
+    ("operator_bert_l-3_inference", 1428, 27.91857),
+    ("operator_bert_l-3_training", 2774, 65.30315),
+    ("operator_bert_l-12_inference", 2906, 147.47798),
+    ("operator_resnet50_inference", 241, 124.34885),
+]
+
+
+def test_lattice_holds_every_ideal_once():
+    """The lattice of random orders lists exactly the down-sets, each with its maximal nodes."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        edges = [(u, v) for u in range(7) for v in range(u + 1, 7) if rng.random() < 0.3]
+        expected = {
+            bits
+            for bits in product((False, True), repeat=7)
+            if all(bits[u] or not bits[v] for u, v in edges)
+        }
+        source, target = (np.array([e[i] for e in edges], dtype=np.int64) for i in (0, 1))
+        lattice = ideal_lattice(7, source, target, limit=10**6)
+        found = [tuple(lattice.members(i, 7).tolist()) for i in range(lattice.num_ideals)]
+        assert set(found) == expected
+        assert len(found) == len(expected)
+        for i, bits in enumerate(found):
+            nodes = lattice.child_node[lattice.child_ptr[i] : lattice.child_ptr[i + 1]].tolist()
+            assert nodes == sorted((v for v in range(7) if bits[v] and not any(bits[w] for u, w in edges if u == v)),
+                                   reverse=True)  # fmt: skip
+        assert ideal_lattice(7, source, target, limit=len(expected) - 1) is None
+    assert linear_lattice(70).members(65, 70).sum() == 65
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize("pipeline", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("training", [False, True])
+def test_ideal_dp_is_optimal(pipeline, training):
+    """On random problems ideal-dp finds and proves the best chain of all placements, or that there is none."""
+    for seed in range(25):
+        problem = problems.random_problem(seed, training=training, contiguity="chain", pipeline=pipeline)
+        expected = problems.best_period(problem)
+        result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
+        assert result.objective == expected
+        assert result.status == ("infeasible" if expected is None else "optimal")
+        linear = make_solver("linear-dp").solve(problem, Budget(), seed=0)
+        if linear.solution is not None:
+            assert linear.objective >= expected
+            assert linear.lower_bound <= expected
+            assert not period_violations(problem, linear.solution)
+
+
+@pytest.mark.jit
+def test_chain_is_feasible_for_other_contiguity():
+    """ideal-dp on `convex` and `none` returns a valid placement and never claims more than a true bound."""
+    for seed in range(10):
+        for contiguity in ("convex", "none"):
+            problem = problems.random_problem(seed, training=True, contiguity=contiguity)
+            result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
+            if result.solution is not None:
+                assert not period_violations(problem, result.solution)
+                assert result.lower_bound <= problems.best_period(problem) <= result.objective
+
+
+def test_contraction_keeps_the_optimum():
+    """Joining nodes under a limit keeps every placement within the limit representable: the best one survives."""
+    for seed in range(15):
+        problem = problems.random_problem(seed, contiguity="none", n=5)
+        best = problems.best_period(problem)
+        if best is None:
+            continue
+        model = contract(problem, limit=best)
+        spread = [
+            problems.oracle_period(problem, tuple(model.expand(np.array(choice)).tolist()))
+            for choice in product(range(3), repeat=model.num_nodes)
+        ]
+        assert min(value for value in spread if value is not None) == best
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize(("name", "ideals", "optimum"), PUBLISHED)
+def test_published_chain_optima(data, name, ideals, optimum):
+    """ideal-dp proves the published chain optimum to 1e-5, over as many ideals as the published program."""
+    problem = po.load(data / "dnn-partitioning" / "throughput" / f"{name}.json", objective="period")
+    model = contract(problem)
+    assert ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=10**6).num_ideals == ideals
+    result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
+    assert result.status == "optimal"
+    assert result.objective * 1e-6 == pytest.approx(optimum, rel=1e-5)
+
+
+@pytest.mark.jit
+def test_too_many_ideals_falls_back_to_linear_orders():
+    """With more ideals than allowed the best linear pipeline comes back, with a message and a valid bound."""
+    n = 12
+    problem = PlacementProblem.from_edges(
+        np.full((n, 3), 4), [(0, v, 1) for v in range(1, n)], objective="period", name="star"
+    )
+    result = make_solver("ideal-dp", max_ideals=100).solve(problem, Budget(), seed=0)
+    assert "100 ideals" in result.message
+    assert result.lower_bound == 16
+    assert result.objective >= 16
+    with pytest.raises(InputError, match="max_ideals"):
+        make_solver("ideal-dp", max_ideals=0)
+
+
+def test_memory_that_cannot_fit_is_infeasible():
+    """Where no chain fits the capacities ideal-dp says so."""
+    problem = PlacementProblem.from_edges(
+        [[1, 1], [1, 1], [1, 1]], [(0, 1, 0), (1, 2, 0)], resident=np.array([3, 3, 3]), capacity=np.array([5, 5]),
+        objective="period",
+    )  # fmt: skip
+    for name in ("ideal-dp", "cp-sat", "milp"):
+        result = make_solver(name).solve(problem, Budget(20.0), seed=0)
+        assert result.status == "infeasible"
+        assert "memory" in result.message

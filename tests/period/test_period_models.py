@@ -1,0 +1,150 @@
+"""cp-sat and milp for the period, latency by cp-sat, and all bounds, against brute force and known values."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import period_problems as problems
+import pytest
+
+import placeopt as po
+from placeopt.bounds.period import column_bound
+from placeopt.latency import latency_violations
+from placeopt.period import period_bounds, period_violations
+from placeopt.solution import Budget
+from placeopt.solver import make_solver
+
+pytestmark = pytest.mark.jit
+
+
+@pytest.mark.parametrize("contiguity", ["chain", "convex", "none"])
+@pytest.mark.parametrize("pipeline", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("training", [False, True])
+def test_models_are_optimal(contiguity, pipeline, training):
+    """On random problems cp-sat and milp prove the best value of all placements, or that there is none."""
+    for seed in range(4):
+        problem = problems.random_problem(seed, training=training, contiguity=contiguity, pipeline=pipeline)
+        expected = problems.best_period(problem)
+        for solver in (make_solver("cp-sat", num_workers=1), make_solver("milp")):
+            for result in (
+                solver.solve(problem, Budget(evaluations=10**6), seed=seed),
+                make_solver(solver.name, warm_start=False).solve(problem, Budget(30.0), seed=seed),
+            ):
+                assert result.objective == expected
+                if expected is None:
+                    assert result.status == "infeasible"
+                else:
+                    assert result.lower_bound <= expected
+                    # HiGHS' bound loses its tolerance, at most a tick here
+                    assert result.lower_bound >= expected - (solver.name == "milp")
+                    assert not period_violations(problem, result.solution)
+
+
+def test_bounds_hold():
+    """Every bound is at most the best period of all placements without contiguity; `columns` is not vacuous."""
+    closed = 0
+    for seed in range(25):
+        problem = problems.random_problem(seed, contiguity="none", training=seed % 2 == 1, n=5)
+        best = problems.best_period(problem)
+        if best is None:
+            continue
+        bounds = period_bounds(problem, 1.0)
+        assert max(bounds.values()) <= best
+        strong = column_bound(problem, max(bounds.values()), best, 10.0)
+        assert strong <= best
+        assert column_bound(problem, 0, None, 10.0) <= best
+        closed += strong == best
+    assert closed >= 5
+
+
+def test_bounds_of_known_instance(data):
+    """The bounds on bert24 are at least the published 17.703 and never above its best known period."""
+    problem = po.load(data / "dnn-partitioning/throughput/layer_bert24_inference.json", objective="period")
+    bounds = period_bounds(problem.replace(contiguity="none"), 0.5)
+    assert bounds["pigeonhole"] == 17_703_000
+    assert bounds["area"] == pytest.approx(15.1485e6, rel=1e-4)
+    assert column_bound(problem, bounds["pigeonhole"], 17_714_718, 60.0) == 17_714_718
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_latency_is_optimal(slots):
+    """On random problems cp-sat proves the smallest latency of all placements and slots."""
+    for seed in range(5):
+        problem = problems.random_problem(seed, n=4, objective="latency", slots=slots)
+        values = [
+            value
+            for device in problems.placements(problem)
+            for slot in product(range(slots), repeat=4)
+            if (value := problems.oracle_latency(problem, device, slot)) is not None
+        ]
+        expected = min(values, default=None)
+        result = make_solver("cp-sat", num_workers=1).solve(problem, Budget(evaluations=10**6), seed=0)
+        assert result.objective == expected
+        assert result.status == ("infeasible" if expected is None else "optimal")
+        if expected is not None:
+            assert not latency_violations(problem, result.solution)
+
+
+@pytest.mark.parametrize(
+    ("name", "best"), [("layer_bert24_training", 39.7895), ("operator_bert_l-3_inference", 21.9084)]
+)
+def test_published_values_without_contiguity(data, name, best):
+    """cp-sat reaches and proves the published optimum without contiguity."""
+    problem = po.load(data / "dnn-partitioning" / "throughput" / f"{name}.json", objective="period", contiguity="none")
+    result = make_solver("cp-sat").solve(problem, Budget(100.0, target=None), seed=0)
+    assert result.objective * 1e-6 == pytest.approx(best, abs=1e-4)
+    assert result.status == "optimal"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "best"),
+    [
+        ("layer_bert24_inference", 17.7148),
+        ("layer_gnmt_inference", 31.6874),
+        ("operator_bert_l-3_training", 54.2075),
+        ("operator_resnet50_inference", 124.3489),
+    ],
+)
+def test_optima_without_contiguity(data, name, best):
+    """cp-sat with price bounds proves these optima; bert24's published bound left a gap."""
+    problem = po.load(data / "dnn-partitioning" / "throughput" / f"{name}.json", objective="period", contiguity="none")
+    result = make_solver("cp-sat").solve(problem, Budget(240.0), seed=0)
+    assert result.objective * 1e-6 <= best
+    assert result.status == "optimal"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "best"),
+    [("layer_bert24", 100.219), ("layer_resnet50", 1443.79), ("operator_bert_l-3", 408.475), ("operator_resnet50", 712.457)],
+)
+def test_latency_of_known_instances(data, name, best):
+    """With one slot the published latencies are reached or beaten."""
+    problem = po.load(data / "dnn-partitioning" / "latency" / f"{name}_inference.json", objective="latency")
+    result = make_solver("cp-sat").solve(problem, Budget(60.0), seed=0)
+    assert result.objective * 1e-6 <= best
+    assert not latency_violations(problem, result.solution)
+
+
+def test_same_seed_same_answer():
+    """With an evaluation budget and one worker the same seed gives the same placement and bound."""
+    problem = problems.random_problem(3, contiguity="none", n=6)
+    first, second = (
+        make_solver("cp-sat", num_workers=1).solve(problem, Budget(evaluations=2000), seed=5) for _ in range(2)
+    )
+    assert first.solution == second.solution
+    assert (first.objective, first.lower_bound) == (second.objective, second.lower_bound)
+
+
+def test_huge_times_do_not_overflow():
+    """Times of 10^12 ticks per op are solved on a coarser grid with a valid bound."""
+    problem = problems.random_problem(1, contiguity="none", n=5)
+    large = problem.replace(
+        compute=np.where(problem.compute < 0, -1, problem.compute * 10**12 + 7), transfer=problem.transfer * 10**12
+    )
+    best = problems.best_period(large)
+    result = make_solver("cp-sat", num_workers=1).solve(large, Budget(evaluations=10**6), seed=0)
+    assert result.lower_bound <= best <= result.objective
+    assert result.objective <= best * 1.001
