@@ -72,6 +72,7 @@ def pipeline_of_placement(
     split: bool = False,
     recompute: bool = False,
     mode: str = "train",
+    parts: ArrayLike | None = None,
     micro_batches: int = 8,
     name: str = "",
 ) -> PipelineProblem:
@@ -83,13 +84,16 @@ def pipeline_of_placement(
     split : cut backward passes into I and W.
     recompute : keep only what enters a stage and repeat its forward pass before the backward pass.
     mode : "infer" drops the backward ops and holds no activations.
+    parts : stage of every op where a device holds several stages that shall stay apart; shape (num_ops,).
 
     Raises
     ------
     InputError
         If weights do not fit, an op cannot run on its device, or recomputation would need a stage in pieces.
     """
-    return _Partition(problem, np.asarray(device, dtype=np.int64), split, recompute, mode).build(micro_batches, name)
+    where = np.asarray(device, dtype=np.int64)
+    apart = where if parts is None else np.asarray(parts, dtype=np.int64)
+    return _Partition(problem, where, apart, split, recompute, mode).build(micro_batches, name)
 
 
 @dataclass
@@ -99,15 +103,27 @@ class _Piece:
     place: int
     role: int
     ops: list[int]
+    part: int = 0
+
+    @property
+    def group(self) -> tuple[int, int, int]:
+        """Pieces of one group may be joined."""
+        return self.place, self.part, self.role
 
 
 class _Partition:
     """One partition; the steps of `build` are the sections of the module's docstring."""
 
     def __init__(
-        self, problem: PlacementProblem, device: NDArray[np.int64], split: bool, recompute: bool, mode: str
+        self,
+        problem: PlacementProblem,
+        device: NDArray[np.int64],
+        part: NDArray[np.int64],
+        split: bool,
+        recompute: bool,
+        mode: str,
     ) -> None:
-        self.problem, self.device, self.recompute = problem, device, recompute
+        self.problem, self.device, self.part, self.recompute = problem, device, part, recompute
         n, k = problem.num_ops, problem.num_devices
         if device.shape != (n,):
             raise InputError(f"device: expected one entry per op ({n}), received shape {device.shape}")
@@ -125,6 +141,7 @@ class _Partition:
                 self.role[i] = UPDATE
             elif split and leaf.startswith("wgrad"):
                 self.role[i] = WEIGHTS
+        self.index = {op_name: i for i, op_name in enumerate(problem.op_names)}
         self.kept = self.role != UPDATE
         if mode == "infer":
             self.kept &= self.role == FORWARD
@@ -166,10 +183,10 @@ class _Partition:
     def _pieces(self) -> list[_Piece]:
         """One piece per (device, role) where the result is acyclic, else several."""
         order = [v for v in self.problem.topological_order.tolist() if self.kept[v]]
-        groups: dict[tuple[int, int], list[int]] = {}
+        groups: dict[tuple[int, int, int], list[int]] = {}
         for v in order:
-            groups.setdefault((int(self.device[v]), int(self.role[v])), []).append(v)
-        whole = [_Piece(place, role, ops) for (place, role), ops in sorted(groups.items())]
+            groups.setdefault(self._group(v), []).append(v)
+        whole = [_Piece(place, role, ops, part) for (place, part, role), ops in sorted(groups.items())]
         if _is_acyclic(len(whole), self._quotient(whole)):
             return whole
         # Cut at every change of group along a path: always acyclic. Then merge back greedily.
@@ -178,13 +195,14 @@ class _Partition:
         for v in order:
             for u in source[pointer[v] : pointer[v + 1]].tolist():
                 if self.kept[u]:
-                    change = self.device[u] != self.device[v] or self.role[u] != self.role[v]
-                    level[v] = max(level[v], level[u] + int(change))
-        fine: dict[tuple[int, int, int], list[int]] = {}
+                    level[v] = max(level[v], level[u] + int(self._group(u) != self._group(v)))
+        fine: dict[tuple[int, int, int, int], list[int]] = {}
         for v in order:
-            fine.setdefault((int(self.device[v]), int(self.role[v]), int(level[v])), []).append(v)
-        pieces = [_Piece(place, role, ops) for (place, role, _), ops in sorted(fine.items())]
-        return self._merge(pieces)
+            fine.setdefault((*self._group(v), int(level[v])), []).append(v)
+        return self._merge([_Piece(place, role, ops, part) for (place, part, role, _), ops in sorted(fine.items())])
+
+    def _group(self, op: int) -> tuple[int, int, int]:
+        return int(self.device[op]), int(self.part[op]), int(self.role[op])
 
     def _quotient(self, pieces: Sequence[_Piece]) -> set[tuple[int, int]]:
         """Pairs of different pieces with an op edge from one to the other, and I before W."""
@@ -195,13 +213,14 @@ class _Partition:
         source, target = at[self.problem.producer[tensor]], at[self.problem.consumer]
         keep = (source >= 0) & (target >= 0) & (source != target)
         pairs = set(zip(source[keep].tolist(), target[keep].tolist(), strict=True))
-        inputs: dict[int, list[int]] = {}
+        inputs: dict[tuple[int, int], list[int]] = {}
         for index, piece in enumerate(pieces):
             if piece.role == INPUTS:
-                inputs.setdefault(piece.place, []).append(index)
+                inputs.setdefault((piece.place, piece.part), []).append(index)
         for index, piece in enumerate(pieces):
-            if piece.role == WEIGHTS and len(inputs.get(piece.place, ())) == 1:
-                pairs.add((inputs[piece.place][0], index))
+            before = inputs.get((piece.place, piece.part), [])
+            if piece.role == WEIGHTS and len(before) == 1:
+                pairs.add((before[0], index))
         return pairs
 
     def _merge(self, pieces: list[_Piece]) -> list[_Piece]:
@@ -229,7 +248,7 @@ class _Partition:
         for i in range(len(pieces)):
             if i not in set(alive):
                 continue
-            for j in [j for j in alive if j > i and (pieces[j].place, pieces[j].role) == (pieces[i].place, pieces[i].role)]:
+            for j in [j for j in alive if j > i and pieces[j].group == pieces[i].group]:
                 if detour(i, j) or detour(j, i):
                     continue
                 pieces[i].ops += pieces[j].ops
@@ -251,7 +270,11 @@ class _Partition:
     # --- times ---------------------------------------------------------------------------------------
 
     def _span(self, piece: _Piece) -> int:
-        """Ticks of a piece; a tensor-parallel one takes 1/D of its time plus the tensors it gathers."""
+        """Ticks of a piece; a tensor-parallel one takes 1/D of its time plus the tensors it exchanges.
+
+        It gathers what leaves it, and, as two products with weights share one all-reduce of twice the volume, it
+        exchanges the output of every op with weights once.
+        """
         problem = self.problem
         if piece.place != ALL:
             return max(1, int(problem.compute[piece.ops, piece.place].sum()))
@@ -263,17 +286,26 @@ class _Partition:
             pointer, tensors = problem.outputs
             mine = set(piece.ops)
             for v in piece.ops:
+                exchanges = self._has_weights(v)
                 for t in tensors[pointer[v] : pointer[v + 1]].tolist():
                     readers = problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]].tolist()
-                    if any(self.kept[c] and c not in mine for c in readers):
+                    if exchanges or any(self.kept[c] and c not in mine for c in readers):
                         gathered += int(slowest[t])
         return max(1, -(-work // k) + gathered)
 
+    def _has_weights(self, op: int) -> bool:
+        """Whether a forward op, or the forward op that an input gradient belongs to, has weights."""
+        if self.role[op] == FORWARD:
+            return bool(self.problem.resident[op] > 0)
+        base, _, leaf = self.problem.op_names[op].rpartition("/")
+        forward = self.index.get(base, -1)
+        return leaf.startswith("igrad") and forward >= 0 and bool(self.problem.resident[forward] > 0)
+
     def _add_recomputation(self, span: list[int]) -> None:
         """Backward blocks repeat the forward pass of their device."""
-        for place in sorted({piece.place for piece in self.pieces}):
-            forward = [i for i, p in enumerate(self.pieces) if p.place == place and p.role == FORWARD]
-            backward = [i for i, p in enumerate(self.pieces) if p.place == place and p.role == INPUTS]
+        for place in sorted({(piece.place, piece.part) for piece in self.pieces}):
+            forward = [i for i, p in enumerate(self.pieces) if (p.place, p.part) == place and p.role == FORWARD]
+            backward = [i for i, p in enumerate(self.pieces) if (p.place, p.part) == place and p.role == INPUTS]
             if len(forward) == len(backward):
                 # The j-th backward piece, from the end, belongs to the j-th forward piece.
                 for f, b in zip(sorted(forward), sorted(backward, reverse=True), strict=True):
@@ -386,7 +418,8 @@ class _Partition:
         count: dict[tuple[int, int], int] = {}
         total: dict[tuple[int, int], int] = {}
         for piece in self.pieces:
-            total[piece.place, piece.role] = total.get((piece.place, piece.role), 0) + 1
+            key = (piece.place, piece.role)
+            total[key] = total.get(key, 0) + 1
         for i in sorted(range(len(self.pieces)), key=lambda i: rank[i]):
             key = (self.pieces[i].place, self.pieces[i].role)
             number = count.get(key, 0)
@@ -399,15 +432,16 @@ class _Partition:
         """Number the forward pieces by rank; a device's backward pieces count from the end."""
         stage = [-1] * len(self.pieces)
         ordered = sorted(range(len(self.pieces)), key=lambda i: rank[i])
-        by_place: dict[int, list[int]] = {}
+        by_place: dict[tuple[int, int], list[int]] = {}
         for number, i in enumerate(i for i in ordered if self.pieces[i].role == FORWARD):
             stage[i] = number
-            by_place.setdefault(self.pieces[i].place, []).append(number)
+            by_place.setdefault((self.pieces[i].place, self.pieces[i].part), []).append(number)
         for role in (INPUTS, WEIGHTS):
             left = {place: list(numbers) for place, numbers in by_place.items()}
             for i in ordered:
-                if self.pieces[i].role == role and left.get(self.pieces[i].place):
-                    stage[i] = left[self.pieces[i].place].pop()
+                mine = left.get((self.pieces[i].place, self.pieces[i].part))
+                if self.pieces[i].role == role and mine:
+                    stage[i] = mine.pop()
         return stage
 
 
