@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -108,7 +109,9 @@ class DegreePolicy:
             float(self.fragmentation),
             self.samples,
             self.depth,
-            *(np.array(array) for array in pool),
+            np.array(pool[0]),
+            np.array(pool[1]),
+            np.array(pool[2]),
             terminal,
             problem.mean_gap,
             np.array(weights),
@@ -272,8 +275,18 @@ class Summary:
             return float(np.mean([getattr(episode, key) for episode in episodes]))
 
         causes = {name: sum(e.causes[name] for e in episodes) / jobs for name in episodes[0].causes}
-        figures = [mean(key) for key in ("mean_jct", "mean_speedup", "throughput", "mean_degree", "utilisation")]
-        return cls(name, len(episodes), float(rates.mean()), (low, high), *figures, causes)
+        return cls(
+            name,
+            len(episodes),
+            float(rates.mean()),
+            (low, high),
+            mean("mean_jct"),
+            mean("mean_speedup"),
+            mean("throughput"),
+            mean("mean_degree"),
+            mean("utilisation"),
+            causes,
+        )
 
 
 def confidence_interval(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -281,7 +294,7 @@ def confidence_interval(values: NDArray[np.float64]) -> tuple[float, float]:
     mean = float(values.mean())
     if len(values) < 2:
         return mean, mean
-    half = _student(len(values) - 1) * float(values.std(ddof=1)) / np.sqrt(len(values))
+    half = _student(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return mean - half, mean + half
 
 

@@ -13,6 +13,7 @@ import math
 import tomllib
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
@@ -147,7 +148,9 @@ class StreamSpec:
         )
 
 
-def load_stream(source: str | Path | Mapping[str, Any], *, profiles: str | Path | None = None, seed: int | None = None) -> JobStreamProblem:  # fmt: skip
+def load_stream(
+    source: str | Path | Mapping[str, Any], *, profiles: str | Path | None = None, seed: int | None = None
+) -> JobStreamProblem:
     """Return the stream that `source` describes.
 
     Parameters
@@ -294,7 +297,7 @@ def _read_trace(path: Path) -> list[_Row]:
         raise InputError(f"trace '{path}' cannot be read: {error}") from error
     if not rows:
         raise InputError(f"trace '{path}': expected at least one job, received none")
-    for i, (before, after) in enumerate(zip(rows, rows[1:], strict=False), start=3):
+    for i, (before, after) in enumerate(pairwise(rows), start=3):
         if after.arrival < before.arrival:
             raise InputError(
                 f"trace '{path}', line {i}: arrivals out of order: {after.arrival:g} after {before.arrival:g}; sort them"

@@ -134,7 +134,7 @@ class RampTopology:
                 for i in range(self.groups - c + 1):
                     for j in range(self.racks - r + 1):
                         for k in range(self.servers - s + 1):
-                            box = np.indices((c, r, s)).reshape(3, -1).T + (i, j, k)
+                            box = np.indices((c, r, s)).reshape(3, -1).T + np.array([i, j, k])
                             rows.append([self.index(*map(int, server)) for server in box])
             pointer.append(len(rows))
         server_ptr, server = csr(rows)

@@ -118,7 +118,7 @@ def starting_orders(degrees: Sequence[int]) -> list[tuple[int, ...]]:
         orders += [(degree,), (degree, *larger), (degree, *smaller, *larger)]
         # half and double the degree keep the grid's blocks aligned
         related = [u for u in degrees if u != degree and max(u, degree) in (2 * u, 2 * degree, 4 * u, 4 * degree)]
-        orders += [(degree, *sorted(related)), (degree, *sorted((u for u in related if u > degree)))]
+        orders += [(degree, *sorted(related)), (degree, *sorted(u for u in related if u > degree))]
     return list(dict.fromkeys(orders))
 
 

@@ -85,7 +85,7 @@ class Rollout:
         if len(options) == 1:
             return options[0]
         streams = training_streams(problem, self.training, seed)
-        costs = []
+        costs: list[int] = []
         for option in options:
             if costs and tracker is not None and (tracker.seconds_left == 0 or tracker.evaluations_left <= 1):
                 break

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from placeopt.errors import InputError
 from placeopt.solution import Budget
 from placeopt.solver import make_solver, specs
-from placeopt.streams.simulator import DegreePolicy
 
 if TYPE_CHECKING:
     from placeopt.solver import OnProgress
     from placeopt.streams.problem import JobStreamProblem
+    from placeopt.streams.simulator import DegreePolicy
 
 DEFAULT_POLICIES = ("max-degree", "min-degree", "random-degree", "constant-degree", "feasible-first")
 
