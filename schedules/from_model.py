@@ -16,7 +16,7 @@ A lag is the time of the tensors between two blocks on different devices, one af
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from placeopt.graph import OpGraph
     from placeopt.problem import PlacementProblem
 
 ALL = -1
@@ -58,11 +59,48 @@ def pipeline_of_model(
         from placeopt.instances.training import training_graph
 
         graph = training_graph(graph)
-    placed = load(graph, cluster if cluster is not None else bundled, objective="period")
+    placed = load(join_passes(graph), cluster if cluster is not None else bundled, objective="period")
     result = solve(placed, "ideal-dp", seconds=seconds)
     if result.solution is None:
         raise InputError(f"model '{placed.name}' cannot be cut into stages: {result.message or result.status}")
     return pipeline_of_placement(placed, result.solution.device, split=split, recompute=recompute, mode=mode)
+
+
+def families(graph: OpGraph) -> NDArray[np.int64]:
+    """Forward op that each op belongs to: itself, or the op whose gradient or update it is; shape (num_ops,)."""
+    index = {name: i for i, name in enumerate(graph.op_names)}
+    family = np.arange(graph.num_ops)
+    for i in np.flatnonzero(graph.backward).tolist():
+        family[i] = index.get(graph.op_names[i].rpartition("/")[0], i)
+    return family
+
+
+def join_passes(graph: OpGraph) -> OpGraph:
+    """Tie the backward ops of every op to its device, so that a stage's passes stay together.
+
+    Without it an op without weights (a product with a table that another op holds) may have its passes on two
+    devices: no stage that a pipeline runtime or a known schedule could run.
+    """
+    if not graph.backward.any():
+        return graph
+    family = families(graph)
+    leader = np.arange(graph.num_ops)
+
+    def find(v: int) -> int:
+        while leader[v] != v:
+            leader[v] = leader[leader[v]]
+            v = int(leader[v])
+        return v
+
+    first: dict[int, int] = {}
+    for v, group in enumerate(graph.colocation.tolist()):
+        pair = first.setdefault(group, v) if group >= 0 else v
+        for other in (pair, int(family[v])):
+            a, b = find(v), find(other)
+            leader[max(a, b)] = min(a, b)
+    root = np.array([find(v) for v in range(graph.num_ops)])
+    size = np.bincount(root, minlength=graph.num_ops)
+    return replace(graph, colocation=np.where(size[root] > 1, root, -1))
 
 
 def pipeline_of_placement(
