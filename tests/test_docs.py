@@ -1,0 +1,90 @@
+"""The documentation is true: its code runs, its commands exist, its site builds."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "results").rglob("README.md")])
+
+
+def blocks(language: str) -> list:
+    """Return every fenced block of a language as a pytest parameter."""
+    found = []
+    for page in PAGES:
+        for i, block in enumerate(re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)):
+            found.append(pytest.param(block, id=f"{page.relative_to(ROOT)}-{i}"))
+    return found
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_blocks_run(code, tmp_path, monkeypatch):
+    """Every python block of the documentation runs; its time limits are cut to one second."""
+    if "onnx:" in code:
+        pytest.importorskip("onnx")
+    if "dask" in code:
+        pytest.importorskip("distributed")
+    monkeypatch.chdir(tmp_path)
+    code = re.sub(r"seconds=\d+", "seconds=1", code)
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    runpy.run_path(str(script), run_name="block")
+
+
+@pytest.mark.parametrize("script", blocks("bash"))
+def test_commands_exist(script):
+    """Every placeopt command line of the documentation names a command, and options, that exist."""
+    for line in script.replace("\\\n", " ").splitlines():
+        command = re.split(r"\s#|&& ", line)[-1 if "&& " in line else 0].strip()
+        words = shlex.split(command, comments=True)
+        if not words or Path(words[0]).name != "placeopt":
+            continue
+        helped = subprocess.run(
+            [sys.executable, "-m", "placeopt", words[1], "--help"],
+            capture_output=True, text=True, env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        )  # fmt: skip
+        assert helped.returncode == 0, helped.stderr
+        for option in (word.partition("=")[0] for word in words[2:] if word.startswith("--")):
+            assert re.search(rf"{option}\b", helped.stdout), f"'{command}': no option {option}"
+
+
+def test_relative_links_lead_somewhere():
+    """Every relative link and picture of the documentation exists."""
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_notebook_runs(tmp_path):
+    """The tour runs from top to bottom."""
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    pytest.importorskip("matplotlib")
+    notebook = nbformat.read(ROOT / "docs" / "tour.ipynb", as_version=4)
+    kernel = {"name": "python3"}
+    notebook.metadata["kernelspec"] = {**kernel, "display_name": "Python 3"}
+    client = nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
+    client.execute()
+    assert all(cell.get("outputs") is not None for cell in notebook.cells if cell.cell_type == "code")
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("mkdocstrings") is None, reason="needs the extra 'docs'")
+def test_site_builds(tmp_path):
+    """The site builds without a warning and without network."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_PROXY": "*", "DISABLE_MKDOCS_2_WARNING": "true"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "site" / "index.html").exists()
