@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt import kernels
+from placeopt.arrays import int_array
 from placeopt.errors import InfeasiblePlacementError, InputError
 from placeopt.kernels import INFEASIBLE
 from placeopt.solution import QUEUES, Placement, Result, Schedule
@@ -189,7 +190,10 @@ def evaluate_batch(
     -------
     Ticks, shape (batch,); INFEASIBLE (2^63 - 1) for placements that break a constraint.
     """
-    table = np.ascontiguousarray(devices, dtype=np.int32)
+    table = np.asarray(devices)
+    if table.dtype.kind not in "iu":
+        table = int_array(table, table.shape, "devices")
+    table = np.ascontiguousarray(table, dtype=np.int32)
     if table.ndim != 2 or table.shape[1] != problem.num_ops:
         raise InputError(f"devices: expected shape (batch, {problem.num_ops}), received {table.shape}")
     mode = kernels.MODES[_mode(queue, priorities is not None)]

@@ -25,6 +25,9 @@ HEURISTICS = (
 )  # fmt: skip
 """Run in this order as far as they are registered for the objective and the budget lasts."""
 
+PLACED = 2
+"""The first heuristics, which run before the bound is computed: even the shortest budget ends with a placement."""
+
 SLOW = {"m-sct": 2000, "linear-dp": 2000, "edge-zeroing": 20_000, "dsc": 20_000, "enumerative": 20_000}
 """Number of ops above which a heuristic is left out: it may not come back in time."""
 
@@ -80,9 +83,9 @@ class Portfolio:
         with objective.tracker:
             if initial is not None and objective.space.feasible(initial.device[None, :].astype("int32"))[0]:
                 objective.value_of(initial)
-            if self.objective is None:
-                stages.bound()
-            for name in HEURISTICS:
+            for index, name in enumerate(HEURISTICS):
+                if index == PLACED and self.objective is None:
+                    stages.bound()
                 if problem.num_ops <= SLOW.get(name, problem.num_ops):
                     stages.run(name, 0.5)
             shared = {"start": "random", "objective": self.objective, "threads": self.threads}
@@ -116,12 +119,15 @@ class Stages:
         """Run a solver on a share of what is left, from the incumbent, unless it is not there or refuses."""
         tracker, problem, measure = self.tracker, self.objective.problem, self.objective.measure
         spec = specs("placement").get(name)
-        if spec is None or problem.objective not in spec.objectives or tracker.stop():
+        if spec is None or problem.objective not in spec.objectives:
             return
         heuristic = name in HEURISTICS
+        needed = heuristic and tracker.solution is None  # an answer, even a late one
+        if not needed and tracker.stop():
+            return
         left = tracker.seconds_left * share
         # What remains of a nearly spent budget would not carry another solver's start.
-        if tracker.budget.seconds is not None and left < 1e-3:
+        if tracker.budget.seconds is not None and left < 1e-3 and not needed:
             return
         evaluations = None
         if tracker.budget.evaluations is not None:
@@ -130,8 +136,8 @@ class Stages:
         if tracker.lower_bound > 0:
             target = max(target or 0, tracker.lower_bound)
         part = Budget(None if tracker.budget.seconds is None else left, evaluations, target)
-        if heuristic and not spec.search and tracker.budget.seconds is None and evaluations is None:
-            part = Budget()
+        if needed or (heuristic and not spec.search and tracker.budget.seconds is None and evaluations is None):
+            part = Budget(None, evaluations)
         try:
             result = make_solver(name, **options).solve(
                 problem,
