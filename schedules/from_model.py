@@ -310,8 +310,9 @@ class _Partition:
     def _span(self, piece: _Piece) -> int:
         """Ticks of a piece; a tensor-parallel one takes 1/D of its time plus the tensors it exchanges.
 
-        It gathers what leaves it, and, as two products with weights share one all-reduce of twice the volume, it
-        exchanges the output of every op with weights once.
+        It gathers what ops on single devices read. As two products with weights share one all-reduce of twice the
+        volume, it exchanges the output of every op with weights once, unless only the op's own backward pass reads
+        it (logits stay in shards), or it is the op's table. Between tensor-parallel ops, all else stays in shards.
         """
         problem = self.problem
         if piece.place != ALL:
@@ -320,24 +321,36 @@ class _Partition:
         work = int(problem.compute[piece.ops].max(axis=1).sum())
         gathered = 0
         if k > 1:
-            slowest = problem.transfer[:, np.unique(problem.link_class[~np.eye(k, dtype=np.bool_)])].max(axis=1)
             pointer, tensors = problem.outputs
-            mine = set(piece.ops)
             for v in piece.ops:
                 exchanges = self._has_weights(v)
                 for t in tensors[pointer[v] : pointer[v + 1]].tolist():
                     readers = problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]].tolist()
-                    if exchanges or any(self.kept[c] and c not in mine for c in readers):
-                        gathered += int(slowest[t])
+                    kept = [c for c in readers if self.kept[c]]
+                    single = any(self.device[c] != ALL for c in kept)
+                    table = 0 < problem.resident[v] <= problem.tensor_bytes[t]
+                    if single or (exchanges and not table and any(self._base(c) != self._base(v) for c in kept)):
+                        gathered += self._slowest(t)
         return max(1, -(-work // k) + gathered)
+
+    def _slowest(self, tensor: int) -> int:
+        """Ticks of a tensor on the slowest link."""
+        problem = self.problem
+        links = np.unique(problem.link_class[~np.eye(problem.num_devices, dtype=np.bool_)])
+        return int(problem.transfer[tensor, links].max())
+
+    def _base(self, op: int) -> int:
+        """Return the forward op that an op belongs to."""
+        if self.role[op] == FORWARD:
+            return op
+        return self.index.get(self.problem.op_names[op].rpartition("/")[0], op)
 
     def _has_weights(self, op: int) -> bool:
         """Whether a forward op, or the forward op that an input gradient belongs to, has weights."""
         if self.role[op] == FORWARD:
             return bool(self.problem.resident[op] > 0)
-        base, _, leaf = self.problem.op_names[op].rpartition("/")
-        forward = self.index.get(base, -1)
-        return leaf.startswith("igrad") and forward >= 0 and bool(self.problem.resident[forward] > 0)
+        leaf = self.problem.op_names[op].rpartition("/")[2]
+        return leaf.startswith("igrad") and bool(self.problem.resident[self._base(op)] > 0)
 
     def _add_recomputation(self, span: list[int]) -> None:
         """Backward blocks repeat the forward pass of their device."""
@@ -365,9 +378,11 @@ class _Partition:
                 continue
             seen.add((t, u, v))
             source, target = self.pieces[u].place, self.pieces[v].place
-            if ALL in (source, target) or source == target:
-                continue  # tensor-parallel blocks gather what they give, and take their share
-            lags[u, v] += int(problem.transfer[t, problem.link_class[source, target]])
+            if source in (ALL, target):
+                continue  # tensor-parallel blocks have gathered what they give
+            lags[u, v] += (
+                self._slowest(t) if target == ALL else int(problem.transfer[t, problem.link_class[source, target]])
+            )
         return lags
 
     # --- memory --------------------------------------------------------------------------------------

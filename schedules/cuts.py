@@ -1,0 +1,338 @@
+"""Cut a training or inference graph into the stages of a shape: V, wave, X, M or K, each by the exact period DP.
+
+V     one stage per device; fewer stages than devices leave room for replicas
+wave  two stages per device, down and up again
+X     both directions at once; every device holds the weights of two stages
+M     the ops with an outsized share of time or weights (embeddings, heads) tensor-parallel on all devices, the rest a
+      chain; where they sit between the stages, as in an encoder-decoder, this is Tessel's NN
+K     two independent branches on half of the devices each, what joins them tensor-parallel
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.arrays import UNLIMITED
+from placeopt.cluster import Cluster
+from placeopt.errors import InputError
+from placeopt.schedules.from_model import ALL, families, pipeline_of_placement
+from placeopt.schedules.problem import Block, PipelineProblem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.graph import OpGraph
+    from placeopt.problem import PlacementProblem
+
+SHAPES = ("V", "wave", "X", "M", "K")
+
+MEMORY_SHARES = (1.0, 0.8, 0.6, 0.4)
+"""Shares of the memory that a cut may fill with weights: what remains is for activations."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Where the ops of a model go: one shape with one number of stages.
+
+    Attributes
+    ----------
+    stages : devices of one replica; `replicas` of them work side by side.
+    parts : stage of every op where a device holds several, else None.
+    sync : seconds per step to sum the gradients of replicas (and of the two directions of X).
+    """
+
+    shape: str
+    stages: int
+    replicas: int
+    placed: PlacementProblem
+    device: NDArray[np.int64]  # (num_ops,) device, or ALL
+    parts: NDArray[np.int64] | None = None
+    sync: float = 0.0
+
+    def problem(self, *, mode: str, recompute: bool) -> PipelineProblem:
+        """Return the pipeline problem; InputError if memory does not suffice."""
+        one = pipeline_of_placement(self.placed, self.device, mode=mode, recompute=recompute, parts=self.parts)
+        return both_directions(one, self.placed, self.device) if self.shape == "X" else one
+
+
+def make_plan(shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: str, seconds: float) -> Plan:
+    """Cut `graph` (with its passes joined) for a shape; `seconds` limits each run of the DP.
+
+    Raises
+    ------
+    InputError
+        If the model has no such shape, or its weights and one micro-batch do not fit.
+    """
+    d = cluster.num_devices
+    if d % stages:
+        raise InputError(f"stages: expected a divisor of the {d} devices, received {stages}")
+    if stages < d and not _replicable(cluster, stages):
+        raise InputError(f"'{cluster.name}' does not split into equal groups of {stages} devices")
+    if shape in ("X", "K") and d % 2:
+        raise InputError(f"shape {shape} needs an even number of devices, received {d}")
+    if shape in ("X", "K") and not _replicable(cluster, 1 if shape == "X" else d // 2):
+        raise InputError(f"shape {shape} needs equal devices, '{cluster.name}' has different ones")
+    found: InputError | None = None
+    for share in MEMORY_SHARES:
+        try:
+            plan = _CUTS[shape](graph, first_devices(cluster, stages), share, seconds)
+            plan.problem(mode=mode, recompute=mode == "train")
+        except InputError as error:
+            # The weights alone, with all memory for them, say most about what is missing.
+            found = found or error
+            continue
+        return replace(plan, replicas=d // stages, sync=_sync(plan, graph, cluster) if mode == "train" else 0.0)
+    assert found is not None
+    raise found
+
+
+# --- the shapes ----------------------------------------------------------------------------------------
+
+
+def _v(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
+    return Plan("V", cluster.num_devices, 1, _placed(graph, cluster), _cut(graph, _smaller(cluster, share), seconds))
+
+
+def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
+    d = cluster.num_devices
+    virtual = Cluster(
+        name=f"{cluster.name} twice",
+        devices=tuple(replace(device, name=f"{device.name}/{turn}", memory=int(device.memory * share) // 2)
+                      for turn in range(2) for device in cluster.devices),
+        links=cluster.links,
+        link_class=np.tile(cluster.link_class, (2, 2)),
+        channel=np.full((2 * d, 2 * d), -1),
+    )  # fmt: skip
+    stage = _ranked(graph, _cut(graph, virtual, seconds))
+    device = np.where(stage < d, stage, 2 * d - 1 - stage)
+    return Plan("wave", d, 1, _placed(graph, cluster), device, stage)
+
+
+def _ranked(graph: OpGraph, stage: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Renumber stages in the order in which the forward pass goes through them."""
+    forward = [v for v in graph.topological_order.tolist() if not graph.backward[v]]
+    position = {v: i for i, v in enumerate(forward)}
+    names = np.unique(stage).tolist()
+    middle = {s: float(np.mean([position[v] for v in forward if stage[v] == s] or [len(forward)])) for s in names}
+    order = sorted(names, key=lambda s: (middle[s], s))
+    return np.array([order.index(s) for s in stage.tolist()], dtype=np.int64)
+
+
+def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
+    # Two stages share a device: half of its memory each is enough, though not always necessary.
+    device = _cut(graph, _smaller(cluster, share if share == 1 else share / 2), seconds)
+    return Plan("X", cluster.num_devices, 1, _placed(graph, cluster), device)
+
+
+def both_directions(one: PipelineProblem, placed: PlacementProblem, device: NDArray[np.int64]) -> PipelineProblem:
+    """Return `one` together with its mirror image; a micro-batch of it is one of the model in each direction."""
+    d = one.num_devices
+    held = np.array([int(placed.resident[device == place].sum()) for place in range(d)], dtype=np.int64)
+    aside = np.maximum(placed.capacity - held - one.capacity, 0)  # room for recomputation
+    capacity = np.where(placed.capacity < UNLIMITED, placed.capacity - held - held[::-1] - np.maximum(aside, aside[::-1]),
+                        UNLIMITED)  # fmt: skip
+    if capacity.min() < 0:
+        at = int(capacity.argmin())
+        raise InputError(f"'{one.device_names[at]}' cannot hold the weights of two stages: "
+                         f"{-int(capacity[at])} bytes are missing")  # fmt: skip
+    blocks = []
+    for tag, flip in (("a", False), ("b", True)):
+        for block in one.blocks():
+            devices = tuple(d - 1 - x for x in block.devices) if flip else block.devices
+            pairs = sorted(zip(devices, block.memory, strict=True))
+            after = tuple((f"{name}{tag}", lag) for name, lag in block.after)
+            blocks.append(Block(f"{block.name}{tag}", block.kind, tuple(x for x, _ in pairs), block.span,
+                                tuple(m for _, m in pairs), after, block.stage))  # fmt: skip
+    return PipelineProblem.from_blocks(f"{one.name}, both directions", blocks, one.device_names,
+                                       capacity=capacity.tolist(), tick_seconds=one.tick_seconds)  # fmt: skip
+
+
+def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
+    spread = outsized_ops(graph, cluster.num_devices)
+    if not spread.any():
+        raise InputError(f"'{graph.name}' has no op with an outsized share of time or weights")
+    rest, kept = subgraph(graph, ~spread)
+    inner = _cut(rest, _smaller(cluster, share, int(graph.resident[spread].sum())), seconds)
+    device = np.full(graph.num_ops, ALL, dtype=np.int64)
+    device[kept] = inner
+    return Plan("M", cluster.num_devices, 1, _placed(graph, cluster), device)
+
+
+def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
+    parts = branches(graph)
+    if parts is None:
+        raise InputError(f"'{graph.name}' has no two independent branches")
+    half = cluster.num_devices // 2
+    spread = ~(parts[0] | parts[1])
+    per_device = -(-int(graph.resident[spread].sum()) // cluster.num_devices)
+    small = _smaller(first_devices(cluster, half), share, per_device * half)
+    device = np.full(graph.num_ops, ALL, dtype=np.int64)
+    for turn, part in enumerate(parts):
+        rest, kept = subgraph(graph, part)
+        device[kept] = _cut(rest, small, seconds) + turn * half
+    return Plan("K", cluster.num_devices, 1, _placed(graph, cluster), device)
+
+
+_CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k}
+
+
+# --- what the shapes are made of -----------------------------------------------------------------------
+
+
+def outsized_ops(graph: OpGraph, num_devices: int) -> NDArray[np.bool_]:
+    """Mark ops (with their backward ops) that have more than half of a device's fair share of time or weights.
+
+    What reads an op's table of weights belongs to it. Nothing is marked where more than a quarter of the ops with
+    weights would be: such a model is small, not unbalanced.
+    """
+    family = families(graph)
+    flops = np.bincount(family, weights=graph.flops.astype(np.float64), minlength=graph.num_ops)
+    weights = np.bincount(family, weights=graph.resident.astype(np.float64), minlength=graph.num_ops)
+    share = 1 / (2 * num_devices)
+    large = (flops > share * flops.sum()) | (weights > share * weights.sum())
+    for t in range(graph.num_tensors):
+        producer = int(graph.producer[t])
+        if large[producer] and is_table(graph.tensor_bytes[t], graph.resident[producer]):
+            large[family[graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]]]] = True
+    if 4 * np.count_nonzero(large & (weights > 0)) > np.count_nonzero(weights):
+        return np.zeros(graph.num_ops, dtype=np.bool_)
+    return np.asarray(large[family])
+
+
+def is_table(tensor_bytes: int, resident: int) -> bool:
+    """Whether a tensor is the table of weights that its producer keeps (tied embeddings hand theirs on)."""
+    return 0 < resident <= tensor_bytes
+
+
+def branches(graph: OpGraph) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+    """Return the ops of the two largest top-level layers that do not depend on each other, or None.
+
+    Each must do at least a tenth of all work.
+    """
+    top = np.array([name.split("/")[0] for name in graph.layer] or [""] * graph.num_ops)
+    total = max(1, int(graph.flops.sum()))
+    large = [name for name in sorted(set(top.tolist()) - {""}) if graph.flops[top == name].sum() * 10 >= total]
+    large.sort(key=lambda name: (-int(graph.flops[top == name].sum()), name))
+    forward = ~graph.backward
+    reach = {name: _descendants(graph, (top == name) & forward) for name in large}
+    for i, a in enumerate(large):
+        for b in large[i + 1 :]:
+            if not (reach[a] & (top == b) & forward).any() and not (reach[b] & (top == a) & forward).any():
+                return top == a, top == b
+    return None
+
+
+def _descendants(graph: OpGraph, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    reached = start.copy()
+    after: list[list[int]] = [[] for _ in range(graph.num_ops)]
+    for u, v in graph.edges.tolist():
+        after[u].append(v)
+    for v in graph.topological_order.tolist():
+        if reached[v]:
+            reached[after[v]] = True
+    return reached
+
+
+def subgraph(graph: OpGraph, keep: NDArray[np.bool_]) -> tuple[OpGraph, NDArray[np.int64]]:
+    """Return the graph of some ops, and their indices; tensors to and from the others are dropped."""
+    from placeopt.graph import OpGraph as Graph
+
+    kept = np.flatnonzero(keep)
+    new = np.full(graph.num_ops, -1, dtype=np.int64)
+    new[kept] = np.arange(len(kept))
+    tensors = []
+    columns = []
+    for t in range(graph.num_tensors):
+        if new[graph.producer[t]] < 0:
+            continue
+        readers = [int(new[c]) for c in graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]] if new[c] >= 0]
+        tensors.append((int(new[graph.producer[t]]), int(graph.tensor_bytes[t]), readers))
+        columns.append(t)
+    cut = Graph.from_tensors(
+        graph.name, [graph.op_names[i] for i in kept], tensors,
+        op_types=tuple(graph.op_types[i] for i in kept),
+        layer=tuple(graph.layer[i] for i in kept) if graph.layer else (),
+        flops=graph.flops[kept], bytes_moved=graph.bytes_moved[kept], resident=graph.resident[kept],
+        parameters=graph.parameters[kept], colocation=graph.colocation[kept], backward=graph.backward[kept],
+        measured_kinds=graph.measured_kinds, measured=graph.measured[kept],
+        measured_transfer=graph.measured_transfer[columns], tick_seconds=graph.tick_seconds,
+    )  # fmt: skip
+    return cut, kept
+
+
+def first_devices(cluster: Cluster, count: int) -> Cluster:
+    """Return the first `count` devices of a cluster."""
+    if count == cluster.num_devices:
+        return cluster
+    keep = slice(0, count)
+    return replace(cluster, name=f"{count} of {cluster.name}", devices=cluster.devices[keep],
+                   link_class=cluster.link_class[keep, keep], channel=cluster.channel[keep, keep])  # fmt: skip
+
+
+def _placed(graph: OpGraph, cluster: Cluster) -> PlacementProblem:
+    from placeopt.api import load
+
+    return load(graph, cluster, objective="period")
+
+
+def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> NDArray[np.int64]:
+    """Partition a graph into a chain of stages by the period DP; return the device of every op."""
+    from placeopt.api import solve
+
+    problem = _placed(graph, cluster)
+    if cluster.num_devices == 1:
+        # One stage: nothing to cut, and nothing to say about order.
+        return np.zeros(problem.num_ops, dtype=np.int64)
+    result = solve(problem, "ideal-dp", seconds=seconds)
+    if result.solution is None:
+        raise InputError(f"'{problem.name}' cannot be cut into stages: {result.message or result.status}")
+    return np.asarray(result.solution.device, dtype=np.int64)
+
+
+def _smaller(cluster: Cluster, share: float, spread: int = 0) -> Cluster:
+    """Return the cluster with a share of its memory, less each device's part of `spread` bytes."""
+    part = -(-spread // cluster.num_devices)
+    if share == 1 and part == 0:
+        return cluster
+    devices = tuple(replace(x, memory=max(0, int(x.memory * share) - part)) for x in cluster.devices)
+    return replace(cluster, devices=devices)
+
+
+def _replicable(cluster: Cluster, stages: int) -> bool:
+    """Whether every group of `stages` consecutive devices is like the first."""
+    first = [replace(device, name="") for device in cluster.devices[:stages]]
+    inner = ~np.eye(stages, dtype=np.bool_)
+    for start in range(0, cluster.num_devices, stages):
+        group = slice(start, start + stages)
+        if [replace(device, name="") for device in cluster.devices[group]] != first:
+            return False
+        if (cluster.link_class[group, group] != cluster.link_class[:stages, :stages])[inner].any():
+            return False
+    return True
+
+
+def _sync(plan: Plan, graph: OpGraph, cluster: Cluster) -> float:
+    """Seconds per step to sum gradients: a ring all-reduce per stage over its slowest link, after the last backward.
+
+    The copies of a stage are on its device of every replica; for X, on the two devices that hold it. Tensor-parallel
+    weights have one copy per replica.
+    """
+    copies = [[stage + turn * plan.stages for turn in range(cluster.num_devices // plan.stages)]
+              for stage in range(plan.stages)]  # fmt: skip
+    if plan.shape == "X":
+        copies = [[stage, plan.stages - 1 - stage] for stage in range(plan.stages)]
+    gradients = np.array([name.rpartition("/")[2].startswith("wgrad") for name in graph.op_names])
+    worst = 0.0
+    for stage, places in enumerate(copies):
+        if len(places) < 2:
+            continue
+        size = int(graph.resident[gradients & (plan.device == stage)].sum())
+        spread = int(graph.resident[gradients & (plan.device == ALL)].sum())
+        links = [cluster.links[cluster.link_class[a, b]] for a in places for b in places if a != b]
+        slowest = min(links, key=lambda link: link.bandwidth)
+        share = (size + spread // plan.stages) / len(places)
+        worst = max(worst, 2 * (len(places) - 1) * (slowest.latency + share / slowest.bandwidth))
+    return worst
