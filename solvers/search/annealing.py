@@ -31,10 +31,13 @@ if TYPE_CHECKING:
     from placeopt.solution import Budget, Placement, Result
     from placeopt.solver import OnProgress
 
-CYCLE_STEPS = 1200
+CYCLE_STEPS = 150
 """Steps of a cycle per op: longer budgets are split into more cycles, up to MAX_CYCLES."""
 
-MAX_CYCLES = 12
+MAX_CYCLES = 400
+SCATTER = 0.5
+"""Share of the cycles, the first ones, that begin where the walk began instead of at the best placement."""
+
 REHEAT = (1.0, 0.5, 0.25)
 """Share of the initial temperature at which the cycles begin, in turn."""
 
@@ -205,9 +208,9 @@ def anneal_in_cycles(objective: Objective, crew: Crew, hot: float, cold: float, 
         position = share * (cycles or 1)
         if cycles is not None and int(position) > cycle:
             cycle = int(position)
-            device, sequence = crew.leader.best()
+            best = crew.leader.best()
             for walker in crew.walkers:
-                walker.jump(device, sequence)
+                walker.jump(*(walker.origin if cycle < SCATTER * cycles else best))
         top = max(cold, hot * REHEAT[cycle % len(REHEAT)])
         left = min(total - done, tracker.evaluations_left)
         steps = [min(chunk, left // walks)] * walks if left >= walks else [1] * left

@@ -73,6 +73,7 @@ class Walker:
         self.space = space
         share = np.asarray(weights, dtype=np.float64)
         self._chance = np.cumsum(share / share.sum())
+        self.origin = np.array(device, dtype=np.int64), np.array(sequence, dtype=np.int64)
         self.tally = np.zeros((len(anneal_kernels.MOVES), 3), dtype=np.int64)
         self._walk = make_walk(
             space.graph, random, np.asarray(device, dtype=np.int64), np.asarray(sequence, dtype=np.int64)
