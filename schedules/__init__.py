@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.solver import SolverSpec
 
 if TYPE_CHECKING:
+    from placeopt.schedules.joint import JointResult, choose_pipeline
     from placeopt.schedules.problem import Block, PipelineProblem, load_pipeline
     from placeopt.schedules.solution import PipelineSchedule, Repetend
     from placeopt.schedules.solve import schedule, schedule_result
@@ -41,7 +42,9 @@ SPECS: tuple[SolverSpec, ...] = (
 
 _EXPORTS = {
     "Block": "problem",
+    "JointResult": "joint",
     "PipelineProblem": "problem",
+    "choose_pipeline": "joint",
     "load_pipeline": "problem",
     "PipelineSchedule": "solution",
     "Repetend": "solution",
@@ -53,9 +56,11 @@ _EXPORTS = {
 __all__ = [
     "SPECS",
     "Block",
+    "JointResult",
     "PipelineProblem",
     "PipelineSchedule",
     "Repetend",
+    "choose_pipeline",
     "load_pipeline",
     "pipeline_violations",
     "schedule",

@@ -163,8 +163,11 @@ def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
         devices.append(known)
     memory = entry.get("memory", 0)
     deltas = memory if isinstance(memory, list) else [memory] * len(devices)
+    waits = entry.get("after", [])
+    if not isinstance(waits, list):
+        waits = [waits]
     after = []
-    for before in entry.get("after", []):
+    for before in waits:
         if isinstance(before, dict):
             after.append((str(before.get("block", "?")), _number(before.get("lag", 0), f"block '{name}': lag")))
         else:

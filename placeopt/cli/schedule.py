@@ -12,6 +12,7 @@ from placeopt.cli import common
 from placeopt.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
+    from placeopt.schedules.joint import JointResult
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solution import Result
@@ -43,6 +44,14 @@ def schedule_command(
     cluster: common.ClusterOption = None,
     split: Annotated[bool, typer.Option("--split", help="Model: cut backward passes into I and W.")] = False,
     recompute: Annotated[bool, typer.Option("--recompute", help="Model: recompute activations.")] = False,
+    joint: Annotated[
+        bool, typer.Option("--joint", help="Model: choose stages, shape, micro-batch size and recomputation, too.")
+    ] = False,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="With --joint: samples per step.")] = 64,
+    micro_batch_sizes: Annotated[
+        str, typer.Option("--micro-batch-sizes", help="With --joint: samples per micro-batch to try.")
+    ] = "1,2,4",
+    shapes: Annotated[str, typer.Option("--shapes", help="With --joint: shapes to try.")] = "V,wave,X,M,K",
     option: Annotated[
         list[str] | None, typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable.")
     ] = None,
@@ -54,11 +63,19 @@ def schedule_command(
 ) -> None:
     """Schedule micro-batches on pipeline stages: shortest repeating pattern, proved; or a known schedule.
 
+    With --joint the time of a step over a batch decides, and the runner-up is named with the reason why it lost.
+
     Example: `placeopt schedule "shape:V?devices=4&memory=4" --solver repetend --solver 1f1b --micro-batches 16`
     """
     from placeopt.schedules.solve import schedule_result
 
     folder = common.out_folder(out)
+    if joint:
+        if split or recompute or option or micro_batches is not None:
+            raise InputError("--joint chooses for itself: leave out --split, --recompute, --option and --micro-batches")
+        chosen = _choose(source, cluster, memory, mode, solver, shapes, batch, micro_batch_sizes, seconds, seed)
+        _report_choice(chosen, folder, json=json)
+        return
     names = [name for text in solver or ["repetend"] for name in text.split(",") if name]
     settings = common.options(option)
     if settings and len(names) > 1:
@@ -122,7 +139,7 @@ def shapes_command(
         table.add_row(str(row["shape"]), str(row["description"]), *shown)
     console = common.console()
     console.print(table)
-    console.print('options: shape:NAME?devices=4&forward=1&backward=3&mode=train&memory=4&split=0&lag=0', markup=False)
+    console.print("options: shape:NAME?devices=4&forward=1&backward=3&mode=train&memory=4&split=0&lag=0", markup=False)
 
 
 def _load(
@@ -157,6 +174,69 @@ def _load(
     problem = pipeline_of_model(source, cluster, mode=mode or "train", split=split, recompute=recompute)
     problem = problem if limits is None else problem.with_capacity(limits)
     return problem if micro_batches is None else problem.replace(micro_batches=micro_batches)
+
+
+def _choose(
+    source: str, cluster: str | None, memory: str | None, mode: str | None, solver: list[str] | None, shapes: str,
+    batch: int, sizes: str, seconds: float, seed: int,
+) -> JointResult:  # fmt: skip
+    from placeopt.schedules.joint import choose_pipeline
+
+    if cluster is None or source.startswith("shape:"):
+        raise InputError(f"--joint is for models with --cluster, for example gen:gpt2 --cluster 4xA100; received '{source}'")
+    try:
+        numbers = [int(part) for part in sizes.split(",")]
+    except ValueError:
+        raise InputError(f"--micro-batch-sizes: expected whole numbers such as 1,2,4, received '{sizes}'") from None
+    try:
+        limit = None if memory is None else int(float(memory))
+    except (ValueError, OverflowError):
+        raise InputError(f"--memory: with --joint, expected bytes per device, received '{memory}'") from None
+    named = [name for text in solver or [] for name in text.split(",") if name]
+    given: dict[str, Any] = {"solvers": named} if named else {}
+    return choose_pipeline(
+        source, cluster, batch=batch, mode=mode or "train", micro_batches=numbers, memory=limit, seed=seed,
+        shapes=[name for name in shapes.split(",") if name], seconds=min(seconds, 10.0), **given,
+    )  # fmt: skip
+
+
+def _report_choice(chosen: JointResult, folder: Path | None, *, json: bool) -> None:
+    """Print the table of candidates and the sentence on the runner-up; write the schedule of the best."""
+    assert chosen.best.result is not None
+    data = _object(chosen.best.result)
+    if folder is not None:
+        data["files"], data["skipped"] = _write(chosen.best.result, folder, single=True)
+    data["joint"] = {
+        "best": chosen.best.to_json(),
+        "runner_up": None if chosen.runner_up is None else chosen.runner_up.to_json(),
+        "why": chosen.why,
+        "batch": chosen.batch,
+        "throughput": chosen.throughput,
+        "step_bound_seconds": chosen.step_bound,
+        "gap": chosen.gap,
+        "candidates": [choice.to_json() for choice in chosen.candidates],
+    }
+    if json:
+        common.print_json(data)
+        return
+    from rich.table import Table
+
+    console = common.console()
+    table = Table(title=f"steps of {chosen.batch} samples")
+    for heading in ("candidate", "schedule", "step", "bound", "note"):
+        table.add_column(heading, justify="right" if heading in ("step", "bound") else "left")
+    for choice in chosen.candidates:
+        schedule = choice.schedule
+        table.add_row(
+            choice.title + (" *" if choice is chosen.best else ""), schedule.solver if schedule else "-",
+            f"{1e3 * choice.step:.4g} ms" if choice.step else "-",
+            f"{1e3 * choice.step_bound:.4g} ms" if choice.step_bound else "-", choice.reason,
+        )  # fmt: skip
+    console.print(table)
+    console.print(f"best: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated), "
+                  f"at most {chosen.gap:.2%} from the best of all candidates", markup=False)  # fmt: skip
+    console.print(f"runner-up: {chosen.why}", markup=False)
+    _print_files(console, [data])
 
 
 def _object(result: Result[PipelineSchedule]) -> dict[str, Any]:
@@ -237,6 +317,11 @@ def _print(
             " ".join(str(peak) for peak in found.peak_memory), f"{result.runtime:.2f} s",
         )  # fmt: skip
     console.print(table)
+    _print_files(console, objects)
+
+
+def _print_files(console: Any, objects: list[dict[str, Any]]) -> None:
+    """Say what was written, and why the rest was not."""
     for data in objects:
         for file in data.get("files", []):
             console.print(f"wrote {file}", markup=False)

@@ -1,0 +1,135 @@
+"""Block tables: read from every format, and refused in one clear line where they are wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import placeopt as po
+from placeopt.schedules import schedule, schedule_result
+from placeopt.schedules.bounds import smallest_excess
+from placeopt.schedules.table import problem_from_dict, problem_to_dict
+
+
+def table(**changes: Any) -> dict[str, Any]:
+    """Return a pipeline of two stages with some of its entries changed."""
+    blocks = {
+        "F0": {"name": "F0", "kind": "F", "devices": ["a"], "span": 1, "memory": 1},
+        "F1": {"name": "F1", "kind": "F", "devices": ["b"], "span": 1, "memory": 1, "after": ["F0"]},
+        "B1": {"name": "B1", "kind": "B", "devices": ["b"], "span": 2, "memory": -1, "after": ["F1"]},
+        "B0": {"name": "B0", "kind": "B", "devices": ["a"], "span": 2, "memory": -1, "after": [{"block": "B1", "lag": 1}]},
+    }
+    top = {key: value for key, value in changes.items() if key not in blocks}
+    for name in blocks:
+        blocks[name] |= changes.get(name, {})
+    return {"name": "two stages", "devices": ["a", "b"], "capacity": 2, "blocks": list(blocks.values())} | top
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"F1": {"devices": ["c"]}}, "block 'F1': unknown device 'c'; the devices are a, b"),
+        ({"F1": {"devices": 7}}, "block 'F1': unknown device '7'"),
+        ({"F0": {"after": ["B0"]}}, "cycle"),
+        ({"F1": {"after": ["F7"]}}, "block 'F1': unknown predecessor 'F7'"),
+        ({"F1": {"after": "F7"}}, "block 'F1': unknown predecessor 'F7'"),
+        ({"F1": {"memory": 2}}, "memory of device 'b' never returns to zero: one micro-batch leaves \\+1"),
+        ({"F1": {"memory": -1}, "B1": {"memory": 1}}, "block 'F1' frees memory of device 'b' that no predecessor"),
+        ({"F1": {"memory": 5}, "B1": {"memory": -5}}, "capacity of device 'b' is 2, below the 5 that block 'F1'"),
+        ({"F1": {"span": 0}}, "block 'F1': span must be at least 1 tick, received 0"),
+        ({"F1": {"span": 1.5}}, "block 'F1': span: expected a whole number, received 1.5"),
+        ({"F1": {"kind": "X"}}, "block 'F1': kind must be one of F, B, I, W, other, received 'X'"),
+        ({"B0": {"name": "F0"}}, "block names must be distinct, 'F0' occurs twice"),
+        ({"F1": {"after": [{"block": "F0", "lag": -1}]}}, "lag: expected ticks >= 0, received -1"),
+        ({"devices": 0}, "devices must be 1 or more"),
+        ({"blocks": []}, "expected at least one block"),
+        ({"capacity": [1, 2, 3]}, "capacity: expected 1 or 2 values, received 3"),
+        ({"micro_batches": 0}, "micro_batches: expected at least 1"),
+    ],
+)  # fmt: skip
+def test_wrong_tables_are_refused_in_one_line(changes: dict[str, Any], message: str):
+    """Unknown devices, cycles, memory that never returns to zero and too little capacity: one line each."""
+    with pytest.raises(po.InputError, match=message) as caught:
+        problem_from_dict(table(**changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".toml"])
+def test_json_and_toml_hold_the_same_table(tmp_path: Path, suffix: str):
+    """Both formats give the problem that the object itself gives, and options of the call win."""
+    wanted = problem_from_dict(table())
+    path = tmp_path / f"table{suffix}"
+    if suffix == ".json":
+        path.write_text(json.dumps(table()))
+    else:
+        lines = ['name = "two stages"', 'devices = ["a", "b"]', "capacity = 2"]
+        for block in table()["blocks"]:
+            lines.append("[[blocks]]")
+            for key, value in block.items():
+                if key == "after":
+                    value = [x if isinstance(x, str) else "@" for x in value]
+                text = json.dumps(value).replace('"@"', '{block = "B1", lag = 1}')
+                lines.append(f"{key} = {text}")
+        path.write_text("\n".join(lines))
+    found = po.load_pipeline(path)
+    assert found.hash == wanted.hash
+    assert found.block_names == wanted.block_names
+    assert problem_from_dict(problem_to_dict(found)).hash == wanted.hash
+    assert po.load_pipeline(path, memory=3).capacity.tolist() == [3, 3]
+    assert po.load_pipeline(path, mode="infer").block_names == ("F0", "F1")
+
+
+@pytest.mark.parametrize(("name", "rows"), [("V", "vshape"), ("X", "xshape"), ("M", "mshape"), ("NN", "nnshape"), ("K", "kshape")])
+def test_shapes_are_those_of_the_published_tables(data: Path, name: str, rows: str):
+    """The shapes by name have the devices, spans, memory and predecessors of the block tables."""
+    path = data / "pipeline" / "shapes_4_devices.csv"
+    if not path.is_file():
+        pytest.skip(f"{path} is absent")
+    theirs = po.load_pipeline(f"{path}?shape={rows}")
+    ours = po.load_pipeline(f"shape:{name}?devices=4")
+    assert ours.num_blocks == theirs.num_blocks
+    assert ours.work.tolist() == theirs.work.tolist()
+
+    def shown(problem: po.PipelineProblem) -> list[tuple[object, ...]]:
+        return sorted(
+            (int(problem.heads[i]), tuple(problem.devices_of(i).tolist()), problem.kind[i], int(problem.span[i]),
+             tuple(problem.memory[i].tolist()), len(problem.predecessors_of(i)))
+            for i in range(problem.num_blocks)
+        )  # fmt: skip
+
+    assert shown(ours) == shown(theirs)
+
+
+@pytest.mark.parametrize(
+    ("source", "capacity", "smallest"),
+    [("shape:wave?devices=3", 1, 2), ("shape:K?devices=4", 1, 2), ("shape:interleaved?devices=2&chunks=3", 2, 3)],
+)
+def test_infeasible_memory_is_proved_and_the_smallest_feasible_limit_named(source: str, capacity: int, smallest: int):
+    """Too small a limit is refused with the least that works; that works, and one unit less does not."""
+    problem = po.load_pipeline(source, memory=capacity)
+    for solver in ("repetend", "tessel", "time-optimal"):
+        with pytest.raises(po.InputError, match=f"proved infeasible.*the smallest feasible limit is {smallest}$"):
+            schedule_result(problem, solver, micro_batches=2)
+    assert max(schedule(problem, memory=smallest, micro_batches=2, num_workers=1).peak_memory) <= smallest
+
+
+def test_smallest_memory_agrees_with_every_order():
+    """On one device with blocks of different sizes, the least limit is that of the best order of the blocks."""
+    from placeopt.schedules.problem import Block, PipelineProblem
+
+    sizes = {"a": 4, "b": 3, "c": 2}
+    blocks = [Block(name, "F", (0,), 1, (size,)) for name, size in sizes.items()]
+    blocks += [Block(name.upper(), "B", (0,), 1, (-size + 1,), ((name, 0),)) for name, size in sizes.items()]
+    blocks.append(Block("end", "other", (0,), 1, (-3,), (("A", 0), ("B", 0), ("C", 0))))
+    problem = PipelineProblem.from_blocks("sizes", blocks, ["d"], capacity=4)
+    # Each pair leaves 1 unit: 4 first, then 3 on top of 1, then 2 on top of 2.
+    assert smallest_excess(problem) == 0
+    best = min(
+        max(np.cumsum([d for name in order for d in (sizes[name], 1 - sizes[name])]))
+        for order in (("a", "b", "c"), ("c", "b", "a"), ("b", "a", "c"))
+    )
+    assert best == 4

@@ -1,0 +1,105 @@
+"""Tessel's enumeration and the exact makespan model, beside the repetend search."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import placeopt as po
+from placeopt.schedules import schedule, schedule_result
+from placeopt.schedules.bounds import makespan_bound
+from placeopt.schedules.problem import PipelineProblem
+from placeopt.schedules.validate import pipeline_violations
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "period"),
+    [
+        ("V", "train", 4), ("X", "train", 8), ("K", "train", 6), ("M", "train", 6), ("NN", "train", 8),
+        ("V", "infer", 1), ("X", "infer", 2), ("K", "infer", 2), ("M", "infer", 2), ("NN", "infer", 3),
+    ],
+)  # fmt: skip
+def test_enumeration_finds_the_published_periods(name: str, mode: str, period: int):
+    """On 4 devices the enumeration ends at the periods of the published search, and repetend finds the same."""
+    problem = po.load_pipeline(f"shape:{name}?devices=4&mode={mode}")
+    theirs = schedule_result(problem, "tessel", seconds=120)
+    ours = schedule_result(problem, "repetend", num_workers=1, latency_seconds=0)
+    assert theirs.objective == ours.objective == period == problem.work.max()
+    assert theirs.status == ours.status == "optimal"
+    assert theirs.evaluations >= 1
+    assert pipeline_violations(problem, theirs.solution.repetend.unroll(10)) == []
+
+
+@pytest.mark.parametrize(("name", "capacity", "period"), [("V", 2, 8), ("V", 3, 8), ("K", 2, 8), ("K", 3, 6), ("M", 5, 6)])
+def test_enumeration_respects_memory(name: str, capacity: int, period: int):
+    """Under a memory limit the exhaustive enumeration ends at the period that the repetend search proves."""
+    problem = po.load_pipeline(f"shape:{name}?devices=4&memory={capacity}")
+    found = schedule(problem, "tessel", seconds=120)
+    assert found.period == period
+    assert max(found.peak_memory) <= capacity
+
+
+def best_of_all_orders(problem: PipelineProblem, micro_batches: int) -> int:
+    """Least makespan over every order in which instances can be started: each as early as its order allows."""
+    spans = problem.span.tolist()
+    devices = [problem.devices_of(i).tolist() for i in range(problem.num_blocks)]
+    everything = list(itertools.product(range(micro_batches), range(problem.num_blocks)))
+    best = 10**9
+
+    def extend(end: dict[tuple[int, int], int], free: list[int], held: list[int]) -> None:
+        nonlocal best
+        if len(end) == len(everything):
+            best = min(best, max(end.values()))
+            return
+        for j, i in everything:
+            if (j, i) in end or (j and (j - 1, i) not in end):
+                continue  # identical micro-batches in order
+            before = problem.predecessors_of(i)
+            if any((j, u) not in end for u, _ in before):
+                continue
+            if any(held[d] + problem.memory[i, d] > problem.capacity[d] for d in devices[i]):
+                continue
+            at = max([end[j, u] + lag for u, lag in before] + [free[d] for d in devices[i]])
+            if at + spans[i] >= best:
+                continue
+            now, level = free.copy(), held.copy()
+            for d in devices[i]:
+                now[d] = at + spans[i]
+                level[d] += int(problem.memory[i, d])
+            extend({**end, (j, i): at + spans[i]}, now, level)
+
+    extend({}, [0] * problem.num_devices, [0] * problem.num_devices)
+    return best
+
+
+@pytest.mark.parametrize(
+    ("source", "n"),
+    [
+        ("shape:V?devices=2&memory=1", 3), ("shape:V?devices=2&memory=2", 3), ("shape:V?devices=3&memory=2&lag=1", 2),
+        ("shape:M?devices=2", 2), ("shape:K?devices=2&memory=2", 2), ("shape:X?devices=2&memory=2", 2),
+        ("shape:V?devices=2&split=1&memory=2", 2),
+    ],
+)  # fmt: skip
+def test_time_optimal_agrees_with_every_order(source: str, n: int):
+    """The exact model's makespan is that of the best of all orders, proved."""
+    problem = po.load_pipeline(source, micro_batches=n)
+    result = schedule_result(problem, "time-optimal", num_workers=1)
+    found = result.solution
+    assert found.makespan == found.makespan_bound == best_of_all_orders(problem, n)
+    assert "proved optimal" in result.message
+    assert pipeline_violations(problem, found.start) == []
+
+
+@pytest.mark.parametrize("source", ["shape:V?devices=4&memory=4", "shape:K?devices=4&memory=3", "shape:M?devices=4"])
+def test_time_optimal_is_between_the_bound_and_the_repetend(source: str):
+    """For n micro-batches: lower bound <= exact makespan <= completed repetend, and makespans grow with n."""
+    spans = []
+    for n in (1, 2, 3):
+        problem = po.load_pipeline(source, micro_batches=n)
+        exact = schedule(problem, "time-optimal", num_workers=1, seconds=30)
+        assert makespan_bound(problem, n) <= exact.makespan <= schedule(problem, num_workers=1).makespan
+        spans.append(exact.makespan)
+    assert spans[0] == po.load_pipeline(source).critical_path
+    assert np.all(np.diff(spans) > 0)
