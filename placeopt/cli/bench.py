@@ -81,6 +81,9 @@ def report_command(
     folder: Annotated[Path, typer.Argument(help="Folder with runs.jsonl.", show_default=False)],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; by default into the folder.")] = None,
     parquet: Annotated[bool, typer.Option("--parquet", help="Also write runs.parquet (needs pyarrow).")] = False,
+    archive: Annotated[
+        Path | None, typer.Option("--archive", help="Best-known archive to improve, e.g. results/best-known.json.")
+    ] = None,
     json: common.Json = False,
 ) -> None:
     """Write best-known values, gaps, wins, profiles and tests of a study: HTML, PNG, SVG, Markdown, CSV.
@@ -89,11 +92,19 @@ def report_command(
     """
     from placeopt.experiments.report import write_report
 
+    from placeopt.experiments.archive import update_archive
+    from placeopt.experiments.store import latest, read_rows
+
     files, data = write_report(folder, out or folder, parquet=parquet)
+    changes = []
+    if archive is not None:
+        changes = update_archive(archive, latest(read_rows(folder / "runs.jsonl")).values())
     if json:
-        common.print_json({**data, "files": [str(path) for path in files]})
+        common.print_json({**data, "files": [str(path) for path in files], "archived": changes})
         return
     say = common.console().print
     say(f"{data['rows']} runs, {data['failed']} failed, {data['instances']} instances, {data['solvers']} solvers")
     for path in files:
         say(f"wrote {path}")
+    for change in changes:
+        say(f"archived {change}")

@@ -142,7 +142,7 @@ class Cell:
             "key": self.key, "instance": self.instance, "cluster": self.cluster, "problem_hash": self.problem_hash,
             "objective": self.objective, "kind": self.kind, "solver": self.solver, "label": self.label,
             "options": self.options, "seed": self.seed, "budget": {"seconds": self.seconds,
-            "evaluations": self.evaluations, "target": self.target},
+            "evaluations": self.evaluations, "target": self.target}, "training": self.training, "fields": self.fields,
         }  # fmt: skip
 
 
