@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,6 +101,36 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False)
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
+    """Show what runs, for how long, and words about it on a terminal; nothing elsewhere.
+
+    Yields (announce what starts now, show words about it).
+    """
+    if quiet or not sys.stderr.isatty():
+        yield (lambda _: None), (lambda _: None)
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.fields[what]:>16}"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", what="", total=None)
+
+        def announce(what: str) -> None:
+            bar.reset(task, description="", what=what)
+
+        def show(words: str) -> None:
+            bar.update(task, description=words)
+
+        yield announce, show
 
 
 def print_json(data: dict[str, Any]) -> None:

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.errors import MissingExtraError
+from placeopt.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
+    from placeopt.solver import Progress
+    from placeopt.streams.bound import OfflineBound
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import DegreePolicy, Summary
+
+BOUND_EPISODES = 20
+"""Streams that --bound looks at; each takes about a second."""
 
 
 def jobs_command(
@@ -22,11 +27,15 @@ def jobs_command(
     ],
     policy: Annotated[
         list[str] | None,
-        typer.Option("--policy", "-p", help="NAME or NAME:PARAMETER, as constant-degree:4. Repeatable."),
+        typer.Option(
+            "--policy", "-p", help="NAME or NAME:PARAMETER, as constant-degree:4. Repeatable or separated by commas."
+        ),
     ] = None,
     episodes: Annotated[int, typer.Option("--episodes", "-n", min=1, help="Streams to draw.")] = 10,
     profiles: Annotated[Path | None, typer.Option("--profiles", help="Folder of the PipeDream profiles.")] = None,
-    bound: Annotated[bool, typer.Option("--bound", help="Bound the blocking rate of any policy from below.")] = False,
+    bound: Annotated[
+        bool, typer.Option("--bound", help="Bound the blocking of any policy from below, on the first 20 streams.")
+    ] = False,
     lookahead: Annotated[bool, typer.Option("--lookahead", help="Show the time of each model and degree.")] = False,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Replaces the seed of the stream.")] = None,
     seconds: Annotated[
@@ -40,28 +49,50 @@ def jobs_command(
 
     Example: `placeopt jobs "stream:ramp?beta=A&rule=uniform&units=published" --profiles DIR -p constant-degree:8 -n 20`
     """
-    from placeopt.solvers.degree.select import DEFAULT_POLICIES, solver_options, tuned_policy
+    from placeopt.solvers.degree.select import DEFAULT_POLICIES, check_policy, tuned_policy
+    from placeopt.streams.bound import offline_bound
     from placeopt.streams.simulator import Summary, simulate_many
     from placeopt.streams.sources import load_stream
 
     problem = load_stream(stream, profiles=profiles, seed=seed)
-    names = list(dict.fromkeys(policy or DEFAULT_POLICIES))
+    named = [part.strip() for value in policy or () for part in value.split(",") if part.strip()]
+    names = list(dict.fromkeys(named or DEFAULT_POLICIES))
     for name in names:
-        solver_options(name)  # refuse a misspelt name before tuning the others
+        check_policy(name, problem)  # refuse a misspelt name before tuning the others
     folder = common.out_folder(out)
     streams = [problem, *(problem.resample(problem.seed + i) for i in range(1, episodes))]
     summaries: list[Summary] = []
     messages: dict[str, str] = {}
     tuned: dict[str, DegreePolicy] = {}
-    for name in names:
-        tuned[name], messages[name] = tuned_policy(name, problem, seed=problem.seed, seconds=seconds)
-        summaries.append(Summary.of(name, simulate_many(streams, tuned[name], seed=problem.seed, workers=workers)))
-    data = _report(problem, summaries, messages)
-    if bound:
-        from placeopt.streams.bound import offline_bound
+    bounds: list[OfflineBound] = []
+    interrupted = False
+    with common.progress(json) as (announce, show):
 
-        bounds = [offline_bound(one).blocking_rate for one in streams[: min(5, len(streams))]]
-        data["offline_bound"] = sum(bounds) / len(bounds)
+        def on_progress(progress: Progress) -> None:
+            show(f"{progress.evaluations} episodes of tuning")
+
+        try:
+            for name in names:
+                announce(name)
+                chosen, message = tuned_policy(
+                    name, problem, seed=problem.seed, seconds=seconds, on_progress=on_progress
+                )
+                show(f"{episodes} episodes")
+                runs = simulate_many(streams, chosen, seed=problem.seed, workers=workers)
+                summaries.append(Summary.of(name, runs))
+                tuned[name], messages[name] = chosen, message
+            if bound:
+                announce("bound")
+                for one in streams[:BOUND_EPISODES]:
+                    bounds.append(offline_bound(one))
+                    show(f"{len(bounds)} episodes")
+        except KeyboardInterrupt:
+            interrupted = True
+    if not summaries:
+        raise InputError("interrupted before any result")
+    data = _report(problem, summaries, messages)
+    if bounds:
+        data["offline_bound"] = sum(one.blocking_rate for one in bounds) / len(bounds)
         data["offline_bound_episodes"] = len(bounds)
     if lookahead:
         data["lookahead"] = problem.jobs.lookahead
@@ -71,6 +102,8 @@ def jobs_command(
         common.print_json(data)
     else:
         _print(problem, data)
+    if interrupted:
+        raise typer.Exit(130)
 
 
 def _report(problem: JobStreamProblem, summaries: list[Summary], messages: dict[str, str]) -> dict[str, Any]:
@@ -122,34 +155,41 @@ def _write(folder: Path, problem: JobStreamProblem, tuned: dict[str, DegreePolic
 def _print(problem: JobStreamProblem, data: dict[str, Any]) -> None:
     from rich.table import Table
 
+    from placeopt.streams.kernels import CAUSES
+
     console = common.console()
     console.print(
         f"{problem.name}: {problem.num_jobs} jobs, offered load {data['offered_load']:.3f}, "
         f"degrees {', '.join(map(str, data['degrees']))}"
     )
-    table = Table()
-    table.add_column("policy")
-    for column in ("blocked", "95 % interval", "deadline", "no space", "refused", "JCT", "speed-up", "degree", "load"):
-        table.add_column(column, justify="right")
+    table = Table(box=None, pad_edge=False)
+    causes = Table(box=None, pad_edge=False)
+    columns = "blocked", "95 % interval", "JCT", "speed-up", "degree", "load"
+    for view, names in ((table, columns), (causes, [f"blocked: {name}" for name in CAUSES[1:]])):
+        view.add_column("policy")
+        for name in names:
+            view.add_column(name, justify="right")
     for row in data["policies"]:
-        causes = row["causes"]
         table.add_row(
             row["policy"],
             f"{row['blocking_rate']:.4f}",
             f"{row['ci95'][0]:.4f}..{row['ci95'][1]:.4f}",
-            f"{causes['deadline']:.4f}",
-            f"{causes['no space']:.4f}",
-            f"{causes['refused']:.4f}",
             f"{row['mean_jct']:.5g}",
             f"{row['speedup']:.2f}",
             f"{row['mean_degree']:.2f}",
             f"{row['utilisation']:.3f}",
         )
+        causes.add_row(row["policy"], *(f"{row['causes'][name]:.4f}" for name in CAUSES[1:]))
     console.print(table)
+    console.print()
+    console.print(causes)
     if "offline_bound" in data:
-        console.print(f"no policy blocks less than {data['offline_bound']:.4f}, even knowing all arrivals")
+        console.print(
+            f"no policy blocks less than {data['offline_bound']:.4f}, even knowing all arrivals "
+            f"(mean of {data['offline_bound_episodes']} streams)"
+        )
     if "lookahead" in data:
-        times = Table(title="completion time by degree")
+        times = Table(title="completion time by degree", box=None, pad_edge=False)
         times.add_column("model")
         for degree in data["degrees"]:
             times.add_column(str(degree), justify="right")

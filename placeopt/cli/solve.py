@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,24 +145,7 @@ def _runs(
 @contextmanager
 def _progress(problem: PlacementProblem, quiet: bool) -> Iterator[tuple[Any, OnProgress | None]]:
     """Show solver, time, incumbent, bound and gap on a terminal; nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        yield (lambda _name: None), None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.fields[solver]:>16}"),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", solver="", total=None)
-
-        def announce(name: str) -> None:
-            bar.reset(task, description="", solver=name)
+    with common.progress(quiet) as (announce, show):
 
         def report(progress: Progress) -> None:
             words = f"{progress.evaluations} evaluations"
@@ -172,7 +154,7 @@ def _progress(problem: PlacementProblem, quiet: bool) -> Iterator[tuple[Any, OnP
                 words = (f"incumbent {common.time_text(progress.incumbent, problem.tick_seconds)}  "
                          f"bound {common.time_text(progress.lower_bound, problem.tick_seconds)}  "
                          f"gap {common.percent(gap)}  {words}")  # fmt: skip
-            bar.update(task, description=words)
+            show(words)
 
         yield announce, report
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.cluster import Device
     from placeopt.graph import OpGraph
     from placeopt.instances.readers.pipedream_parser import PipedreamProfile
 
@@ -147,27 +148,38 @@ class JobProfile:
         )
 
     @classmethod
-    def from_graph(cls, graph: OpGraph, *, backward_ratio: float = 2.0) -> JobProfile:
-        """Return the job type of any forward graph with measured times.
+    def from_graph(
+        cls, graph: OpGraph, *, device: Device | None = None, backward_ratio: float = 2.0, name: str | None = None
+    ) -> JobProfile:
+        """Return the job type of any forward graph.
 
         Parameters
         ----------
-        graph : forward ops with one column of measured times; backward ops are dropped, because the model
-            mirrors the forward graph.
+        graph : backward ops are dropped, because the model mirrors the forward graph.
+        device : what the servers are made of; the cost model prices the ops on it, measured times first. None takes
+            the first column of measured times.
         backward_ratio : time of a backward op relative to its forward op.
 
         Raises
         ------
         InputError
-            If an op has no measured time.
+            If an op has no time.
         """
+        name = graph.name if name is None else name
+        if not (np.isfinite(backward_ratio) and backward_ratio >= 0):
+            raise InputError(f"job type '{name}': backward_ratio must be a number >= 0, received {backward_ratio}")
         keep = np.flatnonzero(~graph.backward)
-        if graph.measured.shape[1] == 0:
-            raise InputError(f"job type '{graph.name}': the graph has no measured times; give a profile")
-        times = graph.measured[keep, 0]
+        if device is not None:
+            from placeopt.cost_model import op_ticks
+
+            times, where = op_ticks(graph, device)[keep], device.kind
+        elif graph.measured.shape[1]:
+            times, where = graph.measured[keep, 0], graph.measured_kinds[0]
+        else:
+            raise InputError(f"job type '{name}': the graph has no measured times; name a device, such as A100")
         if (times < 0).any():
             op = graph.op_names[int(keep[int(np.argmax(times < 0))])]
-            raise InputError(f"job type '{graph.name}': op '{op}' has no measured time for '{graph.measured_kinds[0]}'")
+            raise InputError(f"job type '{name}': op '{op}' has no time on '{where}'")
         position = np.full(len(graph.op_names), -1, dtype=np.int64)
         position[keep] = np.arange(len(keep))
         memory = graph.resident[keep].astype(np.float64)
@@ -180,15 +192,29 @@ class JobProfile:
             for op in graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist():
                 if position[op] >= 0:
                     pairs[source, int(position[op])] = None
-        forward = times * graph.tick_seconds
+        forward = times.astype(np.float64) * graph.tick_seconds
         edges = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
-        return cls(graph.name, forward, forward * backward_ratio, memory, edges)
+        return cls(name, forward, forward * backward_ratio, memory, edges)
 
 
 def load_profiles(
-    folder: str | Path, models: Sequence[str] = PAC_ML_MODELS, *, zero_input: bool = False
+    folder: str | Path | None,
+    models: Sequence[str] = PAC_ML_MODELS,
+    *,
+    zero_input: bool = False,
+    device: str | None = None,
+    backward_ratio: float = 2.0,
 ) -> tuple[JobProfile, ...]:
-    """Read the profiles ``MODEL.txt`` of a folder.
+    """Return the job types of a stream.
+
+    Parameters
+    ----------
+    folder : where files are; None where no model is a file.
+    models : NAME for the PipeDream profile ``NAME.txt`` of the folder; the name of any other file of the folder, with
+        its suffix; ``gen:NAME?...`` or ``onnx:NAME``. The text becomes the name of the job type.
+    zero_input : make the ops that load data free (PipeDream profiles).
+    device : kind of device of the servers, such as A100; needed for graphs without measured times.
+    backward_ratio : of graphs other than PipeDream profiles, which have measured backward times.
 
     Raises
     ------
@@ -197,15 +223,38 @@ def load_profiles(
     """
     from placeopt.instances.readers.pipedream_parser import read_pipedream
 
-    folder = Path(folder)
-    if not folder.is_dir():
+    if folder is not None and not Path(folder).is_dir():
         raise InputError(f"profiles '{folder}': no such folder; give the folder of the PipeDream profiles by --profiles")
     found = []
     for model in models:
-        path = folder / f"{model}.txt"
-        if not path.is_file():
-            known = ", ".join(sorted(p.stem for p in folder.glob("*.txt") if "license" not in p.stem.lower()))
-            raise InputError(f"model '{model}' is not among the profiles in '{folder}'; known: {known or 'none'}")
-        profile = JobProfile.from_pipedream(read_pipedream(path))
-        found.append(profile.without_input() if zero_input else profile)
+        if not model.startswith(("gen:", "onnx:")):
+            if folder is None:
+                raise InputError("a job stream needs measured profiles: give their folder by --profiles DIR")
+            path = Path(folder) / f"{model}.txt"
+            if path.is_file():
+                profile = replace(JobProfile.from_pipedream(read_pipedream(path)), name=model)
+                found.append(profile.without_input() if zero_input else profile)
+                continue
+        found.append(_graph_profile(None if folder is None else Path(folder), model, device, backward_ratio))
     return tuple(found)
+
+
+def _graph_profile(folder: Path | None, model: str, device: str | None, backward_ratio: float) -> JobProfile:
+    """Return the job type of a graph that is not a PipeDream profile."""
+    from placeopt.api import load_graph
+
+    source = model
+    if folder is not None and not model.startswith(("gen:", "onnx:")):
+        if not (folder / model).is_file():
+            known = sorted(p.stem for p in folder.glob("*.txt") if "license" not in p.stem.lower())
+            raise InputError(
+                f"model '{model}' is not among the profiles in '{folder}'; known: {', '.join(known) or 'none'}"
+            )
+        source = str(folder / model)
+    graph, _ = load_graph(source)
+    kind = None
+    if device is not None:
+        from placeopt.instances.clusters import make_cluster
+
+        kind = make_cluster(f"1x{device}").devices[0]
+    return JobProfile.from_graph(graph, device=kind, backward_ratio=backward_ratio, name=model)

@@ -290,12 +290,12 @@ class Summary:
 
 
 def confidence_interval(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the 95 % interval of the mean by Student's t; the mean itself for a single value."""
+    """Return the 95 % interval of a mean rate by Student's t, within 0..1; the mean itself for a single value."""
     mean = float(values.mean())
     if len(values) < 2:
         return mean, mean
     half = _student(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return mean - half, mean + half
+    return max(0.0, mean - half), min(1.0, mean + half)
 
 
 def _student(freedom: int) -> float:

@@ -156,9 +156,9 @@ def load_stream(
     Parameters
     ----------
     source : ``stream:ramp?key=value&...``, the path of a .json, .toml or .csv file, or a mapping. Keys are the fields
-        of `StreamSpec`, `LookaheadConfig` and `RampTopology`, and `steps`, `contention`, `zero_input`, `seed`,
-        `profiles` and `trace` (a CSV beside the description).
-    profiles : folder of the PipeDream profiles; required unless the description names one.
+        of `StreamSpec`, `LookaheadConfig` and `RampTopology`; `steps` and `contention` of `JobTable`; `zero_input`,
+        `device` and `backward_ratio` of `load_profiles`; `seed`, `profiles` and `trace` (a CSV beside the description).
+    profiles : folder of the profiles; required unless the description names one or no model is a file.
     seed : replaces the seed of the source.
 
     Raises
@@ -212,10 +212,13 @@ _FLAT: dict[str, str] = {
     **{f.name: "config" for f in fields(LookaheadConfig)},
     **{f.name: "topology" for f in fields(RampTopology)},
     **dict.fromkeys(("steps", "contention"), "table"),
-    **dict.fromkeys(("zero_input", "seed", "profiles", "trace"), "other"),
+    **dict.fromkeys(("zero_input", "seed", "profiles", "trace", "device", "backward_ratio"), "other"),
 }
 _INTS = ("jobs", "groups", "racks", "servers", "memory", "max_degree", "steps", "seed")
-_FLOATS = ("interval", "horizon", "bandwidth", "propagation", "io_latency", "memory_frequency", "peak_flops", "quantum")
+_FLOATS = (
+    "interval", "horizon", "bandwidth", "propagation", "io_latency", "memory_frequency", "peak_flops", "quantum",
+    "backward_ratio",
+)  # fmt: skip
 
 
 def _convert(key: str, value: Any) -> Any:
@@ -257,15 +260,14 @@ def _build(options: dict[str, Any], folder: Path, profiles: str | Path | None, s
             raise InputError(f"stream option '{key}' is not known; known: {', '.join(sorted(_FLAT))}")
         parts[_FLAT[key]][key] = _convert(key, value)
     other = parts["other"]
-    if profiles is None:
-        if "profiles" not in other:
-            raise InputError("a job stream needs measured profiles: give their folder by --profiles DIR")
+    if profiles is None and "profiles" in other:
         profiles = folder / other["profiles"]
     spec = StreamSpec(**parts["spec"])
     trace = _read_trace(folder / other["trace"]) if "trace" in other else None
     if trace is not None and "models" not in parts["spec"]:
         spec = replace(spec, models=tuple(dict.fromkeys(row.model for row in trace)))
-    types = load_profiles(profiles, spec.models, zero_input=other.get("zero_input", False))
+    names = ("zero_input", "device", "backward_ratio")
+    types = load_profiles(profiles, spec.models, **{name: other[name] for name in names if name in other})
     table = JobTable(types, RampTopology(**parts["topology"]), LookaheadConfig(**parts["config"]), **parts["table"])
     draw = seed if seed is not None else other.get("seed", 0)
     if draw < 0:

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from placeopt.streams.simulator import Episode
 
 
-def occupancy(episode: Episode, samples: int = 400) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return (times in time units, fraction of servers held by each model: (samples, models))."""
+def occupancy(episode: Episode, bins: int = 250) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (bin edges in time units, mean fraction of servers held by each model in each bin: (bins, models))."""
     problem = episode.problem
-    times = np.linspace(0, problem.horizon, samples)
-    held = np.zeros((samples, len(problem.jobs.models)))
-    started = np.flatnonzero(episode.jct > 0)
-    begin = np.searchsorted(times, problem.arrival[started], side="left")
-    end = np.searchsorted(times, problem.arrival[started] + episode.jct[started], side="left")
-    for job, i, j in zip(started.tolist(), begin.tolist(), end.tolist(), strict=True):
-        held[i:j, problem.model[job]] += episode.held[job]
-    return times * problem.tick_seconds, held / problem.jobs.topology.num_servers
+    edges = np.linspace(0, problem.horizon, bins + 1)
+    # Server time used up to each edge: a job contributes its overlap with (0, edge), and bins are differences.
+    used = np.zeros((bins + 1, len(problem.jobs.models)))
+    for job in np.flatnonzero(episode.jct > 0).tolist():
+        begin, length = int(problem.arrival[job]), int(episode.jct[job])
+        used[:, problem.model[job]] += episode.held[job] * np.clip(edges - begin, 0, length)
+    share = np.diff(used, axis=0) / (problem.horizon / bins * problem.jobs.topology.num_servers)
+    return edges * problem.tick_seconds, share
 
 
 def plot_occupancy(episode: Episode, title: str = "") -> Any:
@@ -40,10 +40,15 @@ def plot_occupancy(episode: Episode, title: str = "") -> Any:
 
     problem = episode.problem
     times, held = occupancy(episode)
+    bottom = np.zeros(len(held))
     figure = new_figure(9, 4)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
     models = problem.jobs.models
-    upper.stackplot(times, held.T, labels=models, colors=COLOURS[: len(models)], linewidth=0)
+    for m, name in enumerate(models):
+        top = bottom + held[:, m]
+        colour = COLOURS[m % len(COLOURS)]
+        upper.stairs(top, times, baseline=bottom, fill=True, label=name, color=colour, linewidth=0)
+        bottom = top
     upper.set_ylim(0, 1)
     upper.set_ylabel("servers held")
     figure.suptitle(title or f"{problem.name}, {episode.policy.name}: {episode.blocking_rate:.1%} blocked")

@@ -57,6 +57,18 @@ def finish(tracker: Tracker[Episode], policy: DegreePolicy, message: str = "") -
     return tracker.result(solution=episode, objective=episode.blocked, message=message)
 
 
+def spent(tracker: Tracker[Episode] | None, episodes: int = 0, seconds: float = 0.0) -> bool:
+    """Whether the budget lacks room for `episodes` and the last one, or `seconds`; the tracker then notes why."""
+    if tracker is None:
+        return False
+    if not tracker.stopped:
+        if tracker.evaluations_left <= episodes:
+            tracker.stop_reason, tracker.stopped = "evaluations", True
+        elif tracker.seconds_left <= seconds:
+            tracker.stop_reason, tracker.stopped = "time", True
+    return tracker.stopped
+
+
 def training_streams(problem: JobStreamProblem, count: int, seed: int, offset: int = TRAINING) -> list[JobStreamProblem]:
     """Return streams from the distribution of `problem`, never `problem` itself."""
     return [problem.resample(offset + 10_000 * seed + i) for i in range(count)]

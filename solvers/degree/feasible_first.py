@@ -7,13 +7,14 @@ order and the weight are found by local search on training streams.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from placeopt.errors import InputError
-from placeopt.solvers.degree.driver import blocked_per_stream, finish, start, training_streams
+from placeopt.solvers.degree.driver import blocked_per_stream, finish, spent, start, training_streams
 from placeopt.streams.simulator import DegreePolicy, Episode
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class FeasibleFirst:
         if self.order is not None:
             order = padded(problem, [self.order] * rows)
             return DegreePolicy(self.name, order=order, fragmentation=self.fragmentation or 0.0)
-        streams = training_streams(problem, self.training, seed)
+        count = self.training if tracker is None else min(self.training, tracker.evaluations_left - 1)
+        streams = training_streams(problem, count, seed)
         rng = np.random.default_rng(seed)
         weight = self.fragmentation or 0.0
 
@@ -82,31 +84,26 @@ class FeasibleFirst:
             policy = DegreePolicy(self.name, order=order, fragmentation=fragmentation)
             return int(blocked_per_stream(streams, policy, tracker).sum())
 
-        def stopped() -> bool:
-            return tracker is not None and (tracker.seconds_left == 0 or tracker.evaluations_left <= len(streams))
-
-        starts = [padded(problem, [row] * rows) for row in starting_orders(problem.jobs.degrees)]
-        best, best_cost = starts[0], cost(starts[0])
-        for order in starts[1:]:
-            if stopped():
-                break
-            value = cost(order)
-            if value < best_cost:
-                best, best_cost = order, value
-        for _ in range(self.steps):
-            if stopped():
-                break
-            order = _neighbour(best, rng)
-            value = cost(order)
-            if value < best_cost:
-                best, best_cost = order, value
-        if self.fragmentation is None:
-            for candidate in FRAGMENTATION[1:]:
-                if stopped():
+        best = padded(problem, [tuple(reversed(problem.jobs.degrees))] * rows)
+        if not streams or spent(tracker, len(streams)):
+            return DegreePolicy(self.name, order=best, fragmentation=weight)
+        with tracker or nullcontext():  # an interrupt keeps the best order so far
+            best_cost = cost(best)
+            starts = [padded(problem, [row] * rows) for row in starting_orders(problem.jobs.degrees)]
+            for trial in range(len(starts) + self.steps):
+                if spent(tracker, len(streams)):
                     break
-                value = cost(best, candidate)
+                order = starts[trial] if trial < len(starts) else _neighbour(best, rng)
+                value = cost(order)
                 if value < best_cost:
-                    weight, best_cost = candidate, value
+                    best, best_cost = order, value
+            if self.fragmentation is None:
+                for candidate in FRAGMENTATION[1:]:
+                    if spent(tracker, len(streams)):
+                        break
+                    value = cost(best, candidate)
+                    if value < best_cost:
+                        weight, best_cost = candidate, value
         return DegreePolicy(self.name, order=best, fragmentation=weight)
 
 

@@ -10,6 +10,7 @@ blocks fewest jobs on validation streams, and the seed itself unless another is 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,6 +22,7 @@ from placeopt.solvers.degree.driver import (
     blocked_per_stream,
     clearly_better,
     finish,
+    spent,
     start,
     training_streams,
 )
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
 ORDER_WEIGHT = 6.0
 """First weight of the place in the seed's order: one place is a factor e (with six degrees)."""
 
+VALIDATION_SHARE = 0.15
+"""Part of a time limit that is kept for choosing among the policies of the training."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrainedPolicy:
@@ -59,7 +64,7 @@ class TrainedPolicy:
     policy : the policy chosen on the validation streams.
     seed_policy : what it started from.
     points : the convergence trace of the policy gradient.
-    validation : blocked jobs on the validation streams, of the seed and of the policy.
+    validation : blocked jobs on the validation streams, of the seed and of the policy; 0 if there was no validation.
     """
 
     policy: DegreePolicy
@@ -114,7 +119,8 @@ class PolicyDegree:
         tracker = start(self.name, problem, budget, seed, on_progress)
         trained = self.train(problem, seed, tracker)
         before, after = trained.validation
-        return finish(tracker, trained.policy, f"validation: {before} blocked by the seed, {after} by the policy")
+        words = f"validation: {before} blocked by the seed, {after} by the policy" if before else "the seed itself"
+        return finish(tracker, trained.policy, words)
 
     def train(self, problem: JobStreamProblem, seed: int, tracker: Tracker[Episode] | None = None) -> TrainedPolicy:
         """Train and choose a policy."""
@@ -123,31 +129,42 @@ class PolicyDegree:
         weights[0] = ORDER_WEIGHT
         seed_policy = DegreePolicy(self.name, order=base.order, weights=weights)
         candidates = [seed_policy]
-        if self.imitation and not _out_of_budget(tracker):
-            candidates.append(replace(seed_policy, weights=self._imitate(problem, seed_policy, seed, tracker)))
-        engine = PolicyGradient(
-            np.array(candidates[-1].weights),
-            PolicyGradientConfig(
-                learning_rate=self.learning_rate, entropy=self.entropy, iterations=max(1, self.iterations)
-            ),
-        )
-        for iteration in range(self.iterations):
-            if _out_of_budget(tracker):
-                break
-            decisions, mean_return = self._episodes(problem, seed_policy, engine.weights, seed, iteration)
-            engine.update(decisions, mean_return)
-            if tracker is not None:
-                tracker.count(self.streams * self.peers)
-            if (iteration + 1) % 10 == 0 or iteration + 1 == self.iterations:
-                candidates.append(replace(seed_policy, weights=engine.weights))
-        streams = training_streams(problem, self.validation, seed, VALIDATION)
-        scores = [blocked_per_stream(streams, policy, tracker) for policy in candidates]
-        best = min(range(len(candidates)), key=lambda i: (int(scores[i].sum()), i))
-        if best and not clearly_better(scores[best], scores[0]):
-            best = 0
-        return TrainedPolicy(
-            candidates[best], seed_policy, tuple(engine.trace), (int(scores[0].sum()), int(scores[best].sum()))
-        )
+        points: tuple[TrainingPoint, ...] = ()
+        with tracker or nullcontext():  # an interrupt leaves the candidates so far
+            if self.imitation and not self._spent(tracker, self.imitation, candidates):
+                candidates.append(replace(seed_policy, weights=self._imitate(problem, seed_policy, seed, tracker)))
+            engine = PolicyGradient(
+                np.array(candidates[-1].weights),
+                PolicyGradientConfig(
+                    learning_rate=self.learning_rate, entropy=self.entropy, iterations=max(1, self.iterations)
+                ),
+            )
+            for iteration in range(self.iterations):
+                if self._spent(tracker, self.streams * self.peers, candidates):
+                    break
+                decisions, mean_return = self._episodes(problem, seed_policy, engine.weights, seed, iteration)
+                engine.update(decisions, mean_return)
+                points = tuple(engine.trace)
+                if tracker is not None:
+                    tracker.count(self.streams * self.peers)
+                if (iteration + 1) % 10 == 0 or iteration + 1 == self.iterations:
+                    candidates.append(replace(seed_policy, weights=engine.weights))
+        best, before, after = 0, 0, 0
+        affordable = tracker is None or tracker.evaluations_left > self.validation * len(candidates)
+        if affordable and len(candidates) > 1 and not (tracker and tracker.stop_reason == "interrupted"):
+            streams = training_streams(problem, self.validation, seed, VALIDATION)
+            scores = [blocked_per_stream(streams, policy, tracker) for policy in candidates]
+            best = min(range(len(candidates)), key=lambda i: (int(scores[i].sum()), i))
+            if best and not clearly_better(scores[best], scores[0]):
+                best = 0
+            before, after = int(scores[0].sum()), int(scores[best].sum())
+        return TrainedPolicy(candidates[best], seed_policy, points, (before, after))
+
+    def _spent(self, tracker: Tracker[Episode] | None, episodes: int, candidates: list[DegreePolicy]) -> bool:
+        """Whether `episodes` more would leave too little of the budget for the validation."""
+        keep = self.validation * (len(candidates) + 1)
+        seconds = 0.0 if tracker is None else VALIDATION_SHARE * (tracker.budget.seconds or 0.0)
+        return spent(tracker, episodes + keep, seconds)
 
     def _imitate(
         self, problem: JobStreamProblem, policy: DegreePolicy, seed: int, tracker: Tracker[Episode] | None
@@ -231,6 +248,3 @@ def _places(run: Recording, student: DegreePolicy) -> NDArray[np.float64]:
     features[:, :, 0] = -place[run.episode.problem.model] / degrees
     return features
 
-
-def _out_of_budget(tracker: Tracker[Episode] | None) -> bool:
-    return tracker is not None and (tracker.seconds_left == 0 or tracker.evaluations_left <= 1)

@@ -7,11 +7,12 @@ plus the price of the work left when a future ends. It knows the distribution of
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.errors import InputError
-from placeopt.solvers.degree.driver import best_constant, blocked_per_stream, finish, start, training_streams
+from placeopt.solvers.degree.driver import best_constant, blocked_per_stream, finish, spent, start, training_streams
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, describe, padded
 from placeopt.streams.simulator import DegreePolicy, Episode
 
@@ -71,26 +72,29 @@ class Rollout:
             bases = [padded(problem, [self.order] * rows)]
         else:
             tuned = FeasibleFirst(fragmentation=0.0, training=self.training).tune(problem, seed, tracker).order
-            streams = training_streams(problem, self.training, seed)
-            _, sweep = best_constant(problem, streams, tracker)
-            ranked = sorted(sweep, key=lambda degree: (sweep[degree], degree))
             assert tuned is not None
-            orders = [bases_around(problem.jobs.degrees, degree) for degree in ranked[:2]]
-            bases = [tuned, *(padded(problem, [order] * rows) for order in orders)]
+            bases = [tuned]
+            if not spent(tracker, self.training * len(problem.jobs.degrees)):
+                streams = training_streams(problem, self.training, seed)
+                _, sweep = best_constant(problem, streams, tracker)
+                ranked = sorted(sweep, key=lambda degree: (sweep[degree], degree))
+                orders = [bases_around(problem.jobs.degrees, degree) for degree in ranked[:2]]
+                bases += [padded(problem, [order] * rows) for order in orders]
         options = [
             DegreePolicy(self.name, order=base, samples=self.samples, depth=self.depth, terminal=price)
             for base in bases
             for price in prices
         ]
-        if len(options) == 1:
+        if len(options) == 1 or spent(tracker, self.training):
             return options[0]
         streams = training_streams(problem, self.training, seed)
         costs: list[int] = []
-        for option in options:
-            if costs and tracker is not None and (tracker.seconds_left == 0 or tracker.evaluations_left <= 1):
-                break
-            costs.append(int(blocked_per_stream(streams, option, tracker, seed).sum()))
-        return options[costs.index(min(costs))]
+        with tracker or nullcontext():
+            for option in options:
+                if spent(tracker, self.training):
+                    break
+                costs.append(int(blocked_per_stream(streams, option, tracker, seed).sum()))
+        return options[costs.index(min(costs))] if costs else options[0]
 
 
 def bases_around(degrees: Sequence[int], degree: int) -> tuple[int, ...]:

@@ -46,6 +46,21 @@ def solver_options(text: str) -> tuple[str, dict[str, Any]]:
     raise InputError(f"policy '{name}' takes no parameter, received '{parameter}'")
 
 
+def check_policy(text: str, problem: JobStreamProblem) -> tuple[str, dict[str, Any]]:
+    """Return what `solver_options` does.
+
+    Raises
+    ------
+    InputError
+        If the text is wrong or names a degree that the topology lacks.
+    """
+    name, options = solver_options(text)
+    for degree in options.get("order", ()) + ((options["degree"],) if "degree" in options else ()):
+        problem.jobs.topology.require_degree(degree, f"policy '{text}': degree")
+    make_solver(name, "jobs", **options)
+    return name, options
+
+
 def tuned_policy(
     text: str,
     problem: JobStreamProblem,
@@ -60,10 +75,7 @@ def tuned_policy(
     ----------
     seconds : limit of the tuning; None is none.
     """
-    name, options = solver_options(text)
-    for key in ("degree", "order"):
-        for degree in (options[key] if key == "order" else [options[key]]) if key in options else ():
-            problem.jobs.topology.require_degree(degree, f"policy '{text}': degree")
+    name, options = check_policy(text, problem)
     result = make_solver(name, "jobs", **options).solve(
         problem, Budget(seconds=seconds), seed=seed, on_progress=on_progress
     )
