@@ -22,3 +22,7 @@ class MissingExtraError(InputError):
             f"{purpose} needs the package '{package}', which is not installed: "
             f"run pip install 'placeopt[{extra}]'"
         )
+
+
+class ExecutionError(RuntimeError):
+    """A run on a real system failed: a worker died, a kernel raised, a result was wrong; one line for a person."""

@@ -135,7 +135,12 @@ def progress(quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[str
 
 def print_json(data: dict[str, Any]) -> None:
     """Print one JSON object, with NaN and infinity as null."""
-    sys.stdout.write(json.dumps(_clean(data), ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(data))
+
+
+def json_text(data: dict[str, Any]) -> str:
+    """Return one JSON object and a line feed, with NaN and infinity as null."""
+    return json.dumps(_clean(data), ensure_ascii=False) + "\n"
 
 
 def _clean(value: Any) -> Any:

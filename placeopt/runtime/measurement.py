@@ -1,0 +1,137 @@
+"""What a run on a real system takes and gives back: the `Runtime` protocol and the `Measurement`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from placeopt.arrays import frozen
+from placeopt.errors import ExecutionError, InputError
+from placeopt.solution import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from placeopt.cluster import Cluster
+    from placeopt.graph import OpGraph
+
+
+@runtime_checkable
+class Runtime(Protocol):
+    """Executes graphs under placements on real devices and takes the time."""
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, k."""
+        ...
+
+    def cluster(self) -> Cluster:
+        """Return the devices and links as the cost model sees them, before any calibration."""
+        ...
+
+    def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
+        """Execute `graph` under `placement`, `repeat` times; with `check`, compare the results with a serial run."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Times of one or several executions of a placement.
+
+    Times are in seconds since the first op of the execution started, by the clocks of the workers.
+
+    Attributes
+    ----------
+    placement : what was executed, with the ranks that were used.
+    transfers : rows (repeat, tensor, destination, start, finish).
+    wall : from handing the graph to the engine until everything was done, as the caller saw it.
+    checked : whether the results were compared with those of a serial execution (and found equal).
+    """
+
+    graph_name: str
+    runtime: str
+    device_names: tuple[str, ...]
+    placement: Placement
+    start: NDArray[np.float64]  # (repeats, num_ops)
+    finish: NDArray[np.float64]  # (repeats, num_ops)
+    transfers: NDArray[np.float64]  # (num_transfers, 5)
+    wall: NDArray[np.float64]  # (repeats,)
+    checked: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("start", "finish", "transfers", "wall"):
+            object.__setattr__(self, key, frozen(np.array(getattr(self, key), dtype=np.float64)))
+
+    @property
+    def makespans(self) -> NDArray[np.float64]:
+        """End of the last op of each execution, shape (repeats,)."""
+        return self.finish.max(axis=1)
+
+    @property
+    def makespan(self) -> float:
+        """Median makespan in seconds."""
+        return float(np.median(self.makespans))
+
+    @property
+    def spread(self) -> float:
+        """Half the difference of the quartiles of the makespans, over their median."""
+        low, high = np.quantile(self.makespans, [0.25, 0.75])
+        return float(high - low) / 2 / self.makespan if self.makespan > 0 else 0.0
+
+    @cached_property
+    def typical(self) -> int:
+        """The execution whose makespan is nearest to the median."""
+        return int(np.abs(self.makespans - self.makespan).argmin())
+
+    @property
+    def op_seconds(self) -> NDArray[np.float64]:
+        """Median time of every op, shape (num_ops,)."""
+        return np.median(self.finish - self.start, axis=0)
+
+
+def check_placement(graph: OpGraph, placement: Placement, num_devices: int, repeat: int) -> Placement:
+    """Return the placement with ranks (those of a topological order where it has none), or refuse it."""
+    if repeat < 1:
+        raise InputError(f"repeat: expected at least 1, received {repeat}")
+    if len(placement.device) != graph.num_ops:
+        raise InputError(f"placement: expected {graph.num_ops} ops of graph '{graph.name}', received {len(placement.device)}")
+    outside = (placement.device < 0) | (placement.device >= num_devices)
+    if outside.any():
+        op = int(outside.argmax())
+        raise InputError(
+            f"placement of op '{graph.op_names[op]}': expected a device in 0..{num_devices - 1} of the runtime, "
+            f"received {int(placement.device[op])}; use a runtime with more devices"
+        )
+    if placement.priority is not None:
+        return placement
+    rank = np.empty(graph.num_ops, dtype=np.int64)
+    rank[graph.topological_order] = np.arange(graph.num_ops)
+    return Placement(placement.device, rank)
+
+
+def compare_results(
+    graph: OpGraph, results: Mapping[int, Any], expected: Mapping[int, Any], tolerance: float = 1e-4
+) -> None:
+    """Raise ExecutionError unless two sets of tensors are equal up to rounding.
+
+    Kernels and their operands are the same in both, so the difference is only that of another library or another
+    number of threads of the same one.
+    """
+    if set(results) != set(expected):
+        raise ExecutionError(f"graph '{graph.name}': expected results {sorted(expected)}, received {sorted(results)}")
+    for tensor in sorted(results):
+        found, right = np.asarray(results[tensor]), np.asarray(expected[tensor])
+        name = graph.op_names[int(graph.producer[tensor])]
+        if found.shape != right.shape or found.dtype != right.dtype:
+            raise ExecutionError(f"result of op '{name}': expected {right.dtype}{right.shape}, "
+                                 f"received {found.dtype}{found.shape}")  # fmt: skip
+        size = float(np.abs(right.astype(np.float64)).max(initial=0.0))
+        off = float(np.abs(found.astype(np.float64) - right).max(initial=0.0))
+        if not off <= tolerance * max(size, 1e-12):
+            raise ExecutionError(f"result of op '{name}' differs from the serial execution by {off:.3g} "
+                                 f"where values reach {size:.3g}")  # fmt: skip

@@ -1,0 +1,110 @@
+"""Serial execution in this process: one op after the other, the reference that every engine is compared with."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.cluster import Cluster, Device, Link
+from placeopt.runtime.kernels import constant
+from placeopt.runtime.measurement import Measurement, check_placement
+from placeopt.runtime.plan import Constant, Plan, make_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from placeopt.graph import OpGraph
+    from placeopt.solution import Placement
+
+NOMINAL = Device("worker", "worker", "cpu", peak_flops=5e10, memory_bandwidth=1e10, launch_overhead=1e-4)
+"""One core of a present server, as a data sheet would have it."""
+
+
+def worker_cluster(num_devices: int, *, name: str = "workers", latency: float = 1e-3, bandwidth: float = 1e9) -> Cluster:
+    """Return k equal CPU workers, one transfer at a time per ordered pair; constants are nominal, not measured."""
+    devices = tuple(replace(NOMINAL, name=f"worker{d}") for d in range(num_devices))
+    link = Link("loopback", latency, bandwidth)
+    zeros = np.zeros((num_devices, num_devices), dtype=np.int64)
+    return Cluster(name, devices, (link,), zeros, zeros - 1).with_contention("pair")
+
+
+def result_tensors(graph: OpGraph) -> list[int]:
+    """Tensors that no op reads: the results of the graph."""
+    return np.flatnonzero(np.diff(graph.consumer_ptr) == 0).tolist()
+
+
+def make_constants(plan: Plan, ops: Iterable[int], have: dict[Constant, NDArray[Any]]) -> None:
+    """Make the constants that ops read and that are not there yet."""
+    for op in ops:
+        for key in plan.constants(op):
+            if key not in have:
+                have[key] = constant(*key)
+
+
+def execute(graph: OpGraph, plan: Plan, order: NDArray[np.int64]) -> tuple[dict[int, NDArray[Any]], NDArray[np.float64]]:
+    """Run all ops in `order`; return the results by tensor, and (start, finish) of every op, shape (2, num_ops)."""
+    constants: dict[Constant, NDArray[Any]] = {}
+    make_constants(plan, range(graph.num_ops), constants)
+    readers = Counter(x for step in plan.steps for x in step.operands)
+    values: dict[Any, NDArray[Any]] = dict(constants)
+    results = set(result_tensors(graph))
+    times = np.zeros((2, graph.num_ops))
+    for op in order.tolist():
+        times[0, op] = time.perf_counter()
+        found = plan.run(op, values)
+        times[1, op] = time.perf_counter()
+        values.update(zip(plan.steps[op].outputs, found, strict=False))
+        for key in plan.steps[op].operands:
+            readers[key] -= 1
+            if not readers[key] and key not in constants and key not in results:
+                del values[key]
+    return {tensor: values[tensor] for tensor in sorted(results)}, times - times[0].min()
+
+
+@dataclass
+class SerialRuntime:
+    """Runs every op in this process, one after the other, whatever device it is placed on.
+
+    The makespan is the time of all ops together: what a placement on one device costs without any engine.
+    """
+
+    num_devices: int = 1
+    _plans: dict[int, tuple[OpGraph, Plan]] = field(default_factory=dict, repr=False)
+
+    def cluster(self) -> Cluster:
+        """Return the devices that placements may name; they all are this process."""
+        return worker_cluster(self.num_devices, name="serial")
+
+    def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
+        """Execute the graph `repeat` times; there is nothing to check a serial execution against."""
+        placement = check_placement(graph, placement, self.num_devices, repeat)
+        if id(graph) not in self._plans:
+            self._plans = {id(graph): (graph, make_plan(graph))}
+        plan = self._plans[id(graph)][1]
+        assert placement.priority is not None
+        order = np.array(sorted(graph.topological_order.tolist(), key=_ready_order(graph, placement.priority)))
+        times = np.stack([execute(graph, plan, order)[1] for _ in range(repeat)])
+        start, finish = times[:, 0], times[:, 1]
+        names = tuple(device.name for device in self.cluster().devices)
+        return Measurement(graph.name, "serial", names, placement, start, finish, np.zeros((0, 5)),
+                           finish.max(axis=1), checked=check)  # fmt: skip
+
+
+def _ready_order(graph: OpGraph, priority: NDArray[np.int64]) -> Any:
+    """Key that sorts ops by depth, then rank: an order in which every op finds its inputs."""
+    depth = np.zeros(graph.num_ops, dtype=np.int64)
+    for op, reader in sorted(graph.edges.tolist(), key=_position(graph)):
+        depth[reader] = max(depth[reader], depth[op] + 1)
+    return lambda op: (depth[op], priority[op], op)
+
+
+def _position(graph: OpGraph) -> Any:
+    place = np.empty(graph.num_ops, dtype=np.int64)
+    place[graph.topological_order] = np.arange(graph.num_ops)
+    return lambda edge: (place[edge[0]], place[edge[1]])

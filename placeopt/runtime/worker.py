@@ -1,0 +1,86 @@
+"""What runs inside a Dask worker: the ops of a plan, and the clock.
+
+The plan and the constants (weights, model inputs) are put into every worker before a run, so that a task is only
+the number of an op and its inputs. Times are those of the host's clock (time.time_ns).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from placeopt.runtime.serial import make_constants
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.runtime.plan import Constant, Plan
+
+_plans: dict[str, Plan] = {}
+_constants: dict[Constant, NDArray[Any]] = {}
+_records: dict[str, list[tuple[int, int, int]]] = {}
+
+
+class TransferLog(deque[dict[str, Any]]):
+    """Dask's log of incoming transfers, with times by this host's clock.
+
+    Dask shifts the times in its own log by an estimate of the difference to the scheduler's clock, which
+    moves by a millisecond or more between heartbeats.
+    """
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Add an entry at the moment the transfer ends."""
+        now = time.time_ns()
+        start = now - round(1e9 * (entry["stop"] - entry["start"]))
+        super().append({"keys": tuple(entry["keys"]), "start_ns": start, "finish_ns": now})
+
+
+def install(token: str, plan: Plan, dask_worker: Any = None) -> None:
+    """Keep a plan, and only this one; make transfers one tensor each, with times by the host's clock."""
+    if token not in _plans:
+        _plans.clear()
+        _constants.clear()
+        _plans[token] = plan
+    dask_worker.state.transfer_message_bytes_limit = 1
+    if not isinstance(dask_worker.transfer_incoming_log, TransferLog):
+        dask_worker.transfer_incoming_log = TransferLog(maxlen=200_000)
+
+
+def prepare(token: str, ops: dict[str, list[int]], dask_worker: Any = None) -> None:
+    """Make the constants of the ops placed on this worker."""
+    make_constants(_plans[token], ops[dask_worker.address], _constants)
+
+
+def execute(token: str, run: str, op: int, *inputs: Any) -> Any:
+    """Run one op; returns its output, a list where it has several, None where it has none."""
+    if token not in _plans:
+        raise RuntimeError("the worker restarted and has lost its plan")
+    start = time.time_ns()
+    plan = _plans[token]
+    operands = plan.steps[op].operands
+    values: dict[Any, Any] = dict(zip((x for x in operands if isinstance(x, int)), inputs, strict=True))
+    for key in plan.constants(op):
+        values[key] = _constants[key]
+    found = plan.run(op, values)
+    _records.setdefault(run, []).append((op, start, time.time_ns()))
+    if len(plan.steps[op].outputs) > 1:
+        return found
+    return found[0] if found else None
+
+
+def pick(outputs: list[Any], position: int) -> Any:
+    """Return one output of an op that has several."""
+    return outputs[position]
+
+
+def arrive(tensor: Any) -> None:
+    """Do nothing: that this task waits for a tensor is what brings the tensor here."""
+
+
+def collect(run: str, dask_worker: Any = None) -> tuple[list[tuple[int, int, int]], list[tuple[str, int, int]]]:
+    """Return and forget the ops (op, start, finish) and transfers (key, start, finish) of a run, in nanoseconds."""
+    transfers = [(str(key), row["start_ns"], row["finish_ns"])
+                 for row in dask_worker.transfer_incoming_log for key in row["keys"] if str(key).startswith(run)]  # fmt: skip
+    dask_worker.transfer_incoming_log.clear()
+    return _records.pop(run, []), transfers
