@@ -220,12 +220,12 @@ class _Search:
         replicas = choices[0].replicas
         if self.batch % (samples * replicas):
             reason = f"the batch of {self.batch} is no multiple of {samples * replicas} samples"
-            self.finished += [replace(choice, reason=reason) for choice in choices]
+            self.finished.append(replace(choices[0], reason=reason))
             return
         try:
             plan = make_plan(shape, stages, graph, self.cluster, self.mode, self.dp_seconds)
         except InputError as error:
-            self.finished += [replace(choice, reason=str(error)) for choice in choices]
+            self.finished.append(replace(choices[0], reason=str(error)))
             return
         for choice in choices:
             self._prepare(replace(choice, samples=samples, sync=plan.sync), plan)
@@ -271,6 +271,8 @@ class _Search:
         goal = makespan_bound(choice.problem, choice.problem.micro_batches)
         for name in self.solvers:
             options: dict[str, Any] = {"num_workers": self.num_workers} if name in ("repetend", "time-optimal") else {}
+            if name == "repetend":
+                options["latency_seconds"] = min(2.0, self.seconds / 5)
             try:
                 result = schedule_result(choice.problem, name, seconds=self.seconds, seed=self.seed, **options)
             except InputError as error:

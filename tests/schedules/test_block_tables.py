@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,9 @@ import placeopt as po
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import smallest_excess
 from placeopt.schedules.table import problem_from_dict, problem_to_dict
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def table(**changes: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import pytest
 import placeopt as po
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import makespan_bound
-from placeopt.schedules.problem import PipelineProblem
 from placeopt.schedules.validate import pipeline_violations
+
+if TYPE_CHECKING:
+    from placeopt.schedules.problem import PipelineProblem
 
 
 @pytest.mark.parametrize(
