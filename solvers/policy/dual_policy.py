@@ -45,6 +45,8 @@ class DualPolicy:
     learn : "both" policies, or only "sel" or "plc" (the other one stays greedy).
     residual : learn a score per op and per (op, device) besides the feature weights; better on the graph at
         hand, nothing to transfer.
+    groups : number of groups of ops that share their scores per device; 0 for every op on its own. Ops are grouped
+        along their most expensive edges: where communication is dear, an op hardly ever does well to move alone.
     learning_rate, residual_rate : Adam's steps for the weights and for the residual.
     temperature, final_temperature : of both softmaxes, at the start and at the end of the budget.
     elite : weight of repeating the best episode so far in every step (self-imitation).
@@ -59,6 +61,7 @@ class DualPolicy:
     batch: int = 64
     learn: str = "both"
     residual: bool = True
+    groups: int = 48
     learning_rate: float = 0.15
     residual_rate: float = 0.25
     temperature: float = 1.0
@@ -83,6 +86,8 @@ class DualPolicy:
         for key in ("residual_rate", "elite", "entropy", "imitation"):
             if not getattr(self, key) >= 0:
                 raise InputError(f"dual-policy: {key} must be >= 0, received {getattr(self, key)}")
+        if self.groups < 0:
+            raise InputError(f"dual-policy: groups must be at least 0 (0: every op on its own), received {self.groups}")
         if self.batch < 2:
             raise InputError(f"dual-policy: batch must be at least 2, received {self.batch}")
 
@@ -158,8 +163,9 @@ class Learner:
         self.stage, self.config, self.rng = stage, config, rng
         self.first = model
         self.sel, self.plc = np.array(model.sel), np.array(model.plc)
+        self.label = residual_groups(stage, config.groups) if config.residual else np.zeros(0, dtype=np.int64)
         self.sel_residual = np.zeros(n if config.residual else 0)
-        self.plc_residual = np.zeros((n if config.residual else 0, k))
+        self.plc_residual = np.zeros((int(self.label.max()) + 1 if config.residual else 0, k))
         self.adam = {
             "sel": Adam(len(self.sel), config.learning_rate), "plc": Adam(len(self.plc), config.learning_rate),
             "sel_residual": Adam(self.sel_residual.size, max(1e-12, config.residual_rate)),
@@ -180,7 +186,7 @@ class Learner:
         weights = weights_of(
             DualPolicyModel(self.sel, self.plc), self.stage.problem.num_devices,
             sel_residual=self.sel_residual if config.residual else None,
-            plc_residual=self.plc_residual if config.residual else None,
+            plc_residual=self.plc_residual[self.label] if config.residual else None,
             temperature=temperature, sel_random=config.learn != "plc", plc_random=config.learn != "sel",
         )  # fmt: skip
         seeds = self.rng.integers(0, 2**63, count, dtype=np.int64).astype(np.uint64)
@@ -234,7 +240,8 @@ class Learner:
         found = {"sel": advantage @ batch.sel, "plc": advantage @ batch.plc}
         if self.config.residual:
             found["sel_residual"] = advantage @ batch.sel_residual
-            found["plc_residual"] = np.tensordot(advantage, batch.plc_residual, axes=1)
+            found["plc_residual"] = np.zeros(self.plc_residual.shape)
+            np.add.at(found["plc_residual"], self.label, np.tensordot(advantage, batch.plc_residual, axes=1))
         return found
 
     def _ascend(self, batch: Episodes, advantage: NDArray[np.float64]) -> None:
@@ -247,6 +254,16 @@ class Learner:
                 continue
             parameter: NDArray[np.float64] = getattr(self, key)
             parameter += self.adam[key].step(value.ravel()).reshape(parameter.shape)
+
+
+def residual_groups(stage: Stage, count: int) -> NDArray[np.int64]:
+    """Return the group of each op, by topological place; the ops of one share their scores per device."""
+    from placeopt.solvers.search.space import Space
+
+    space = Space(stage.problem)
+    if not 0 < count < space.num_units:
+        return np.arange(stage.problem.num_ops)
+    return np.asarray(space.groups(count)[space.view.units.unit][stage.order])
 
 
 def teaching_order(problem: PlacementProblem, placement: Placement) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
