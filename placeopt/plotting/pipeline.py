@@ -73,7 +73,7 @@ def draw_pipeline(
                 if cells <= MAX_CELLS_WITH_NUMBERS:
                     gantt.text(start + span / 2, d, str(j), ha="center", va="center", fontsize=7, clip_on=True)
     if schedule.repetend is not None:
-        _frame_repetend(schedule, gantt, end)
+        _frame_repetend(schedule, gantt)
     gantt.set_ylim(rows - 0.5, -0.5)
     gantt.set_yticks(range(rows), problem.device_names)
     gantt.set_xlim(0, end)
@@ -94,37 +94,35 @@ def draw_pipeline(
     return figure
 
 
-def _frame_repetend(schedule: PipelineSchedule, axis: Any, end: int) -> None:
-    """Frame one repetition on every device: the runs of a whole period in the middle of the schedule."""
+def _frame_repetend(schedule: PipelineSchedule, axis: Any) -> None:
+    """Frame one repetition on every device: the runs of a whole period in the middle of the schedule.
+
+    A device gets no frame where a greedy completion, which may be denser than the pattern, mixes in other runs.
+    """
     from matplotlib.patches import Rectangle
 
     assert schedule.repetend is not None
     problem, period, size = schedule.problem, schedule.repetend.period, schedule.repetend.size
     turns = schedule.micro_batches // size
     index = schedule.repetend.index
-    middle = turns // 2
-    if turns <= int(index.max()):
+    turn = max(turns // 2, int(index.max()))
+    if turns <= turn:
         return  # too few micro-batches for a steady state
-    turn = max(middle, int(index.max()))
+    # The run of block b in repetition `turn` belongs to micro-batch (turn - index_b) * size + member.
+    member = (turn - index) * size + np.arange(size)[:, None]
+    start = np.take_along_axis(schedule.start, member, axis=0)
     for d, blocks in enumerate(problem.on_device):
-        # The run of block b in repetition `turn` belongs to micro-batch (turn - index_b) * size + member.
-        runs = [
-            int(schedule.start[(turn - int(index[q, i])) * size + q, i])
-            for q in range(size)
-            for i in blocks
-            if 0 <= (turn - int(index[q, i])) * size + q < schedule.micro_batches
-        ]
-        ends = [
-            int(schedule.start[(turn - int(index[q, i])) * size + q, i] + problem.span[i])
-            for q in range(size)
-            for i in blocks
-            if 0 <= (turn - int(index[q, i])) * size + q < schedule.micro_batches
-        ]
-        if runs and max(ends) - min(runs) <= period:
+        here = list(blocks)
+        if not here:
+            continue
+        left = int(start[:, here].min())
+        right = int((start[:, here] + problem.span[here]).max())
+        everything = schedule.start[:, here]
+        inside = np.count_nonzero((everything >= left) & (everything < right))
+        if right - left <= period and inside == size * len(here):
             axis.add_patch(
-                Rectangle((min(runs), d - 0.48), max(ends) - min(runs), 0.96, fill=False, edgecolor="#c00000",
-                          linewidth=1.8, zorder=5)
-            )  # fmt: skip
+                Rectangle((left, d - 0.48), right - left, 0.96, fill=False, edgecolor="#c00000", linewidth=1.8, zorder=5)
+            )
 
 
 def _draw_memory(schedule: PipelineSchedule, axis: Any, end: int) -> None:
