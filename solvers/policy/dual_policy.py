@@ -8,8 +8,9 @@ heuristic, so what it returns is never worse.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -22,11 +23,16 @@ from placeopt.solvers.policy.dual_model import DualPolicyModel, Episodes, Stage,
 from placeopt.solvers.policy.engine import Adam, rank_utilities
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from placeopt.problem import PlacementProblem
     from placeopt.solution import Result
     from placeopt.solver import OnProgress
+
+MEASURED_BATCH = 8
+"""Episodes per gradient step where every one is measured: a real system is a thousand times slower than the simulator."""
 
 STARTS = ("critical-path", "eft", "scratch")
 ABLATIONS = ("both", "sel", "plc")
@@ -53,6 +59,8 @@ class DualPolicy:
     entropy : strength of keeping the policy random: episodes with more entropy get this much more advantage.
     queue : execution that episodes are valued under: "priority" (the order SEL chose) or "fifo".
     policy : policy file to start from; `save_policy` : where to write the trained one.
+    objective : stage III: callable that measures a placement in seconds instead of simulating it; receives the devices,
+        shape (num_ops,), and the ranks too where it has a true attribute `ordered`. Batches have at most 8 episodes then.
     """
 
     start: str = "critical-path"
@@ -71,6 +79,7 @@ class DualPolicy:
     queue: str = "priority"
     policy: str = ""
     save_policy: str = ""
+    objective: Callable[..., float] | None = None
 
     name: ClassVar[str] = "dual-policy"
 
@@ -110,7 +119,7 @@ class DualPolicy:
             if initial is not None:
                 value, _ = best_queue(problem, initial)
                 if value != INFEASIBLE:
-                    tracker.offer(value, initial)
+                    tracker.offer(self._value(tracker, problem, initial, value), initial)
                     teacher = initial
             learner = Learner(stage, model, self, np.random.default_rng(seed))
             if not tracker.stop():
@@ -120,11 +129,14 @@ class DualPolicy:
             if teacher is not None and self.imitation:
                 learner.imitate(teacher, self.imitation)
             while not tracker.stop():
-                batch = int(min(self.batch, tracker.evaluations_left))
+                most = self.batch if self.objective is None else min(self.batch, MEASURED_BATCH)
+                batch = int(min(most, tracker.evaluations_left))
                 learner.step(tracker, batch, self._progress(tracker), self._values)
             model = learner.model(f"{problem.name}: {learner.episodes} episodes, seed {seed}")
         if self.save_policy:
             model.save(self.save_policy)
+        if self.objective is not None:
+            return tracker.result(message="the objective is the caller's measurement of this placement")
         return finish(tracker)
 
     def first_model(self) -> DualPolicyModel:
@@ -137,15 +149,35 @@ class DualPolicy:
             return None
         left = Budget(None, tracker.evaluations_left if tracker.budget.evaluations else None)
         result = make_solver(self.teacher).solve(problem, left, seed=seed)
-        tracker.count(result.evaluations)
+        if self.objective is None:  # simulating is free where the budget counts measurements
+            tracker.count(result.evaluations)
         if result.solution is not None and result.objective is not None:
-            tracker.offer(result.objective, result.solution)
+            tracker.offer(self._value(tracker, problem, result.solution, result.objective), result.solution)
         return result.solution
 
     def _values(self, problem: PlacementProblem, batch: Episodes) -> NDArray[np.int64]:
         if self.queue == "fifo":
-            return evaluate_batch(problem, batch.devices)
-        return evaluate_batch(problem, batch.devices, batch.ranks, "priority")
+            values = evaluate_batch(problem, batch.devices)
+        else:
+            values = evaluate_batch(problem, batch.devices, batch.ranks, "priority")
+        if self.objective is not None:
+            for i in np.flatnonzero(values != INFEASIBLE).tolist():
+                values[i] = self._measured(problem, batch.devices[i], batch.ranks[i])
+        return values
+
+    def _value(self, tracker: Tracker[Placement], problem: PlacementProblem, placement: Placement, simulated: int) -> int:
+        """Value of one placement: simulated, or measured where there is an objective."""
+        if self.objective is None:
+            return simulated
+        tracker.count(1)
+        return self._measured(problem, placement.device, placement.priority)
+
+    def _measured(self, problem: PlacementProblem, devices: NDArray[Any], ranks: NDArray[np.int64] | None) -> int:
+        """Ticks that the objective measures."""
+        assert self.objective is not None
+        arguments = (devices.astype(np.int64), ranks) if getattr(self.objective, "ordered", False) else (devices.astype(np.int64),)
+        seconds = float(self.objective(*arguments))
+        return round(seconds / problem.tick_seconds) if math.isfinite(seconds) else int(INFEASIBLE)
 
     def _progress(self, tracker: Tracker[Placement]) -> float:
         """Share of the budget that is spent, for schedules; by evaluations where those are limited."""
