@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 
 def mt5(*, layers: int = 8, decoder_layers: int = 0, hidden: int = 512, heads: int = 6, head_dim: int = 64,
-        ffn: int = 1024, vocab: int = 250112, seq: int = 512, target: int = 128, batch: int = 1,
+        ffn: int = 1024, vocab: int = 250112, seq: int = 512, target: int = 128, batch: int = 1, tied: bool = True,
         detail: str = "fine", dtype_bytes: int = 4, training: bool = False, name: str = "mt5") -> OpGraph:  # fmt: skip
     """Build an mT5 encoder-decoder (Xue et al. 2021), mT5-small by default.
 
-    One table embeds source and target; the output layer has its own weights.
+    The output layer has its own weights.
 
     Parameters
     ----------
+    tied : whether one table embeds source and target; if not, the decoder has its own.
     decoder_layers : 0 means as many as `layers`.
     seq, target : tokens of the source and of the target.
     """
@@ -39,14 +40,23 @@ def mt5(*, layers: int = 8, decoder_layers: int = 0, hidden: int = 512, heads: i
                 target=target, batch=batch, dtype_bytes=dtype_bytes, decoder_layers=decoder_layers or 1)  # fmt: skip
     style = make_style(name, detail, training)
     b = GraphBuilder(name, dtype_bytes)
+    table: Tensor | None = None
     with b.layer("shared"):
-        x, table = tied_embedding(b, b.input(batch, seq), vocab, hidden, name="embedding")
+        source = b.input(batch, seq)
+        if tied:
+            x, table = tied_embedding(b, source, vocab, hidden, name="embedding")
+        else:
+            x = b.embedding(source, vocab, hidden, name="embedding")
     with b.layer("encoder"):
         x = dropout(b, x, style)
         x = _t5_stack(b, x, None, style, layers, heads, head_dim, ffn)
     with b.layer("decoder"):
-        y = b.op("embedding", (table, b.input(batch, target)), (batch, target, hidden), name="embedding",
-                 moved=2 * batch * target * hidden * dtype_bytes)  # fmt: skip
+        tokens = b.input(batch, target)
+        if table is None:
+            y = b.embedding(tokens, vocab, hidden, name="embedding")
+        else:
+            y = b.op("embedding", (table, tokens), (batch, target, hidden), name="embedding",
+                     moved=2 * batch * target * hidden * dtype_bytes)  # fmt: skip
         y = _t5_stack(b, dropout(b, y, style), x, style, decoder_layers or layers, heads, head_dim, ffn)
     with b.layer("final"):
         b.linear(y, vocab, bias=False, name="head")

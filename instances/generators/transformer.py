@@ -82,16 +82,26 @@ def bert_stack(b: GraphBuilder, tokens: Tensor, style: Style, layers: int, hidde
 
 
 def gpt(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, vocab: int = 50257, seq: int = 1024,
-        batch: int = 1, detail: str = "fine", dtype_bytes: int = 4, training: bool = False,
+        batch: int = 1, tied: bool = True, detail: str = "fine", dtype_bytes: int = 4, training: bool = False,
         name: str = "gpt2") -> OpGraph:  # fmt: skip
-    """Build a GPT decoder (Radford et al. 2019; Brown et al. 2020) with tied input and output embeddings."""
+    """Build a GPT decoder (Radford et al. 2019; Brown et al. 2020).
+
+    Parameters
+    ----------
+    tied : whether input and output embedding share one table; if not, the head has its own.
+    """
     check_sizes(name, layers=layers, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
     check_heads(name, hidden, heads)
     check_sizes(name, ffn=ffn or 1)
     style = make_style(name, detail, training)
     b = GraphBuilder(name, dtype_bytes)
     with b.layer("embeddings"):
-        x, table = tied_embedding(b, b.input(batch, seq), vocab, hidden)
+        tokens = b.input(batch, seq)
+        table: Tensor | None = None
+        if tied:
+            x, table = tied_embedding(b, tokens, vocab, hidden)
+        else:
+            x = b.embedding(tokens, vocab, hidden, name="wte")
         x = dropout(b, b.add(x, b.embedding(b.input(seq), seq, hidden, name="wpe")), style)
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
@@ -101,7 +111,11 @@ def gpt(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, v
             y = feed_forward(b, layer_norm(b, x, style, "ln2"), ffn or 4 * hidden, style)
             x = b.add(x, dropout(b, y, style))
     with b.layer("final"):
-        tied_head(b, layer_norm(b, x, style), table)
+        x = layer_norm(b, x, style)
+        if table is None:
+            b.linear(x, vocab, bias=False, name="head")
+        else:
+            tied_head(b, x, table)
     return b.build()
 
 
