@@ -1,0 +1,274 @@
+"""Exact methods against published optima and against instances nobody has solved: one command, one table per stage.
+
+    PLACEOPT_DATA=../shared/data python results/exact/study.py [STAGE ...] [--again] [--for SECONDS]
+
+Stages: optima, doppler, llama-layer, layered, chain, pipeline, latency (default: all). A stage writes
+results/exact/STAGE.csv row by row and skips rows that are there (`--again` measures them anew), so it may be
+stopped and continued; `--for` starts no further row after so many seconds. `tables.md` is drawn from the CSV
+files after every stage. Two CP-SAT workers throughout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import placeopt as po
+from placeopt.problem import PlacementProblem
+from placeopt.solution import Budget, Result
+from placeopt.solver import make_solver
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+DATA = Path(os.environ.get("PLACEOPT_DATA", ROOT.parent / "shared" / "data"))
+sys.path.insert(0, str(ROOT / "tests"))
+
+from exact_instances import doppler, known_optima, random_layered
+
+Row = dict[str, Any]
+Job = tuple[str, Callable[[], Row]]
+"""Key of a row, and what measures it."""
+
+
+# --- makespan --------------------------------------------------------------------------------------------
+
+
+def optima() -> Iterator[Job]:
+    """All 139 published optimal makespans, 60 s each at most."""
+    for problem, optimum in known_optima(DATA):
+        yield problem.name, lambda p=problem, o=optimum: {**solve(p, 60), "published": o}
+
+
+def doppler_graphs() -> Iterator[Job]:
+    """Doppler's sharded graphs on 4 and 8 identical devices, 60 s each."""
+    for contention in ("none", "pair"):
+        for devices in (4, 8):
+            for name in ("chain_mm", "ffnn", "llama_block"):
+                problem = doppler(DATA, name, devices, contention)
+                load = f"{name} {devices} devices {contention}"
+                yield load, lambda p=problem: solve(p, 60, unit=1e-10)
+
+
+def llama_layers() -> Iterator[Job]:
+    """The generated Llama layer, 228 ops: with its own transfer times, and with Doppler's (four times the producer's)."""
+    for devices in (4, 8):
+        own = po.load("gen:llama-layer", cluster=f"uniform:{devices}")
+        ticks = np.repeat(4 * own.min_compute[own.producer][:, None], own.transfer.shape[1], axis=1)
+        for costs, problem in (("own", own), ("doppler", own.replace(transfer=ticks))):
+            yield f"llama-layer {devices} devices {costs} costs", lambda p=problem: solve(p, 300)
+
+
+def layered() -> Iterator[Job]:
+    """Random layered graphs, n = 60, 4 identical devices, edge cost = op cost, 60 s each."""
+    for seed in range(10):
+        problem = random_layered(60, 4, seed)
+        yield problem.name, lambda p=problem: solve(p, 60)
+
+
+def solve(problem: PlacementProblem, seconds: float, unit: float = 1.0, **options: Any) -> Row:
+    """Solve with cp-sat and return the row of the table."""
+    warm_up(problem.objective)
+    result = make_solver("cp-sat", **options).solve(problem, Budget(seconds=seconds), seed=0)
+    return record(result, unit)
+
+
+def record(result: Result[Any], unit: float) -> Row:
+    """Return value, bound, gap and time of a result, values in `unit`s."""
+    return {
+        "value": None if result.objective is None else round(result.objective * unit, 6),
+        "bound": round(result.lower_bound * unit, 6),
+        "gap_percent": None if result.gap is None else round(100 * result.gap, 4),
+        "status": result.status,
+        "method": result.bound_method,
+        "seconds": round(result.runtime, 2),
+    }
+
+
+_warm: set[str] = set()
+
+
+def warm_up(objective: str) -> None:
+    """Compile the kernels outside of the measured time."""
+    if objective in _warm:
+        return
+    _warm.add(objective)
+    if objective == "makespan":
+        for problem in (random_layered(14, 3, 0), doppler(DATA, "chain_mm", 3, "pair")):
+            make_solver("cp-sat").solve(problem, Budget(seconds=2), seed=0)
+    else:
+        problem = load_dnn("throughput" if objective == "period" else "latency", "layer_bert24_inference", objective)
+        for solver in ("cp-sat", "ideal-dp") if objective == "period" else ("cp-sat",):
+            make_solver(solver).solve(problem, Budget(seconds=4), seed=0)
+
+
+# --- period and latency ----------------------------------------------------------------------------------
+
+# file: (chain optimum, non-contiguous best, its bound), in the files' unit; DESIGN section 4
+PERIOD = {
+    "layer_bert24_inference": (17.78991, 17.7147, 17.703),
+    "layer_bert24_training": (41.74581, 39.7895, 39.7895),
+    "layer_gnmt_inference": (32.91066, 31.6873, 31.6873),
+    "layer_resnet50_inference": (33.77467, 33.3214, 33.054),
+    "layer_inceptionv3_inference": (51.55186, 51.2599, 50.989),
+    "layer_inceptionv3_training": (122.76162, 117.5385, 116.658),
+    "operator_bert_l-3_inference": (27.91857, 21.9084, 21.9084),
+    "operator_bert_l-3_training": (65.30315, 54.2074, 54.2074),
+    "operator_bert_l-12_inference": (147.47798, 135.0442, 112.950),
+    "operator_resnet50_inference": (124.34885, 124.3488, 124.3488),
+}
+
+# file: (greedy, best known with one slot, its bound)
+LATENCY = {
+    "layer_bert24_inference": (100.219, 100.218, 100.218),
+    "layer_gnmt_inference": (268.5, 225.648, 225.648),
+    "layer_resnet50_inference": (4197.06, 1443.79, 187.5),
+    "operator_bert_l-3_inference": (416.204, 408.475, 408.475),
+    "operator_resnet50_inference": (839.536, 712.457, 289.9),
+}
+
+
+def load_dnn(folder: str, name: str, objective: str, **fields: Any) -> PlacementProblem:
+    """Load an instance of dnn-partitioning/; a tick is 1e-6 of the file's unit."""
+    return po.load(DATA / "dnn-partitioning" / folder / f"{name}.json", objective=objective, **fields)
+
+
+def chain() -> Iterator[Job]:
+    """Chain optima by ideal-dp, each in a process of its own: CPU seconds and peak memory beyond the imports."""
+    for name, (optimum, _, _) in PERIOD.items():
+        yield name, lambda n=name, o=optimum: {**in_own_process(n), "published": o}
+
+
+def in_own_process(name: str) -> Row:
+    """Run `ideal-dp` in a fresh interpreter."""
+    answer = subprocess.run(
+        [sys.executable, __file__, "--one-chain", name], check=True, capture_output=True, text=True
+    )
+    value, status, cpu, base, peak = answer.stdout.split()[-5:]
+    return {
+        "value": float(value), "status": status, "cpu_seconds": float(cpu), "imported_mb": float(base),
+        "extra_mb": float(peak),
+    }  # fmt: skip
+
+
+def one_chain(name: str) -> None:
+    """Print value, status, CPU seconds, MB after the imports and a compiling run, and MB beyond that."""
+    warm = load_dnn("throughput", "layer_bert24_inference", "period")
+    make_solver("ideal-dp").solve(warm, Budget(), seed=0)
+    problem = load_dnn("throughput", name, "period")
+    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    begin = time.process_time()
+    result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
+    cpu = time.process_time() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    assert result.objective is not None
+    print(f"{result.objective * 1e-6:.5f} {result.status} {cpu:.2f} {base:.0f} {peak - base:.1f}")
+
+
+def pipeline() -> Iterator[Job]:
+    """Splits without contiguity by cp-sat, with proven bounds."""
+    for name, (_, best, bound) in PERIOD.items():
+        problem = load_dnn("throughput", name, "period", contiguity="none")
+        seconds = 240 if name.startswith("operator_bert_l-12") or "inceptionv3" in name else 180
+        yield name, lambda p=problem, b=best, l=bound, s=seconds: {
+            **solve(p, s, 1e-6), "published": b, "published_bound": l,
+        }  # fmt: skip
+
+
+def latency() -> Iterator[Job]:
+    """Latency of one sample with one slot per accelerator by cp-sat."""
+    for name, (greedy, best, bound) in LATENCY.items():
+        problem = load_dnn("latency", name, "latency")
+        yield name, lambda p=problem, g=greedy, b=best, l=bound: {
+            **solve(p, 120, 1e-6), "greedy": g, "published": b, "published_bound": l,
+        }  # fmt: skip
+
+
+STAGES: dict[str, Callable[[], Iterator[Job]]] = {
+    "optima": optima,
+    "doppler": doppler_graphs,
+    "llama-layer": llama_layers,
+    "layered": layered,
+    "chain": chain,
+    "pipeline": pipeline,
+    "latency": latency,
+}
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+def run(stage: str, again: bool, end: float) -> None:
+    """Measure the rows of a stage that are missing and rewrite its file after each."""
+    path = HERE / f"{stage}.csv"
+    rows = {} if again or not path.exists() else {row["instance"]: row for row in csv.DictReader(path.open())}
+    for name, job in STAGES[stage]():
+        if name in rows:
+            continue
+        if time.monotonic() > end:
+            print(f"{stage}: stopped before {name}; run it again to continue")
+            return
+        rows[name] = {"instance": name, **job()}
+        print(f"{stage}: " + "  ".join(f"{key} {value}" for key, value in rows[name].items()), flush=True)
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[name]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows.values())
+
+
+def draw_tables() -> None:
+    """Write tables.md from the CSV files; of the optima only a summary and the slowest."""
+    parts = ["# Tables\n\nDrawn by `study.py` from the CSV files of this folder. See README.md.\n"]
+    for stage, jobs in STAGES.items():
+        path = HERE / f"{stage}.csv"
+        if not path.exists():
+            continue
+        rows = list(csv.DictReader(path.open()))
+        parts.append(f"## {stage}\n\n{(jobs.__doc__ or '').strip()}\n")
+        if stage == "optima":
+            seconds = np.array([float(row["seconds"]) for row in rows])
+            proved = sum(
+                row["status"] == "optimal" and float(row["value"]) == float(row["published"]) for row in rows
+            )
+            parts.append(
+                f"{proved} of {len(rows)} proved equal to the published value; {seconds.sum():.1f} s together, "
+                f"median {np.median(seconds):.3f} s, longest {seconds.max():.2f} s. The slowest:\n"
+            )
+            rows = sorted(rows, key=lambda row: -float(row["seconds"]))[:8]
+        head = list(rows[0])
+        lines = [head, ["---"] * len(head), *([row[key] for key in head] for row in rows)]
+        parts.append("".join("| " + " | ".join(line) + " |\n" for line in lines))
+    (HERE / "tables.md").write_text("\n".join(parts))
+
+
+def main() -> None:
+    """Run the chosen stages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
+    parser.add_argument("--again", action="store_true", help="measure rows anew")
+    parser.add_argument("--for", dest="seconds", type=float, default=float("inf"), help="start no row after so long")
+    parser.add_argument("--one-chain", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one_chain:
+        one_chain(options.one_chain)
+        return
+    for stage in options.stages:
+        if stage not in STAGES:
+            parser.error(f"stage '{stage}' is not known; known: {', '.join(STAGES)}")
+    end = time.monotonic() + options.seconds
+    for stage in options.stages or STAGES:
+        run(stage, options.again, end)
+        draw_tables()
+
+
+if __name__ == "__main__":
+    main()
