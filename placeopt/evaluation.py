@@ -280,7 +280,14 @@ def finish(
     """
     placement = tracker.solution if placement is None else placement
     if placement is None:
-        return tracker.result(status=status, message=message)
+        if not message:
+            from placeopt.bounds.feasibility import infeasible_reason
+
+            message = infeasible_reason(tracker.problem)
+            status = "infeasible" if message else status
+        return tracker.result(
+            status=status, message=message or "no placement found satisfies every constraint; none was proved impossible"
+        )
     value, queue = best_queue(tracker.problem, placement)
     if value == INFEASIBLE:
         tracker.solution, tracker.value = None, None

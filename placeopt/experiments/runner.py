@@ -169,6 +169,11 @@ def _pool(cells: list[Cell], running: Path, jobs: int, backend: str, address: st
         stack.enter_context(parallel_config(backend=backend))
         parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="3 * n_jobs")
         yield from parallel(delayed(run_cell)(cell, note, guard) for cell in cells)
+    if backend == "loky":
+        from joblib.externals.loky import get_reusable_executor
+
+        # Another study may need another environment, and idle workers hold memory.
+        get_reusable_executor(reuse=True).shutdown(wait=True)
 
 
 def _engine(backend: str, address: str | None, jobs: int) -> AbstractContextManager[Any]:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.arrays import frozen
+from placeopt.bounds.feasibility import infeasible_reason
 from placeopt.evaluation import INFEASIBLE, best_queue, evaluate_batch, finish
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
 from placeopt.solvers.heuristics import kernels, ranks
-from placeopt.solvers.heuristics.repair import impossible, pack, repair
+from placeopt.solvers.heuristics.repair import pack, repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -241,8 +242,8 @@ def run(
     """
     require_objective(solver, problem, ("makespan",))
     tracker: Tracker[Placement] = Tracker(solver, problem, budget, seed=seed, on_progress=on_progress)
-    reason = impossible(units_of(problem), problem)
-    if reason is not None:
+    reason = infeasible_reason(problem)
+    if reason:
         return tracker.result(status="infeasible", message=reason)
     with tracker:
         if initial is not None:

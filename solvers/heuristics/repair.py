@@ -14,7 +14,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
     from placeopt.solvers.heuristics.kernels import UnitArrays
 
 MILP_NODES = 20_000
@@ -22,27 +21,6 @@ MILP_NODES = 20_000
 
 MILP_CELLS = 200_000
 """Largest (units x devices) table for which the integer program is tried."""
-
-
-def impossible(units: UnitArrays, problem: PlacementProblem) -> str | None:
-    """Return why no placement can exist, None if no simple reason is found."""
-    nowhere = ~units.allowed.any(axis=1)
-    if nowhere.any():
-        member = _name(units, problem, int(nowhere.argmax()))
-        return f"the colocation group of op '{member}' has no device that can run all its members"
-    room = np.where(units.allowed, units.capacity[None, :], -1).max(axis=1)
-    if (units.bytes > room).any():
-        unit = int((units.bytes > room).argmax())
-        return (f"op '{_name(units, problem, unit)}' (with its colocation group) needs {int(units.bytes[unit])} bytes, "
-                f"no device that can run it has more than {int(room[unit])}")  # fmt: skip
-    total, space = float(units.bytes.sum()), float(units.capacity.astype(np.float64).sum())
-    if total > space:
-        return f"the ops need {int(units.bytes.sum())} resident bytes, all devices together have {int(space)}"
-    return None
-
-
-def _name(units: UnitArrays, problem: PlacementProblem, unit: int) -> str:
-    return problem.op_names[int((units.unit == unit).argmax())]
 
 
 def repair(units: UnitArrays, home: NDArray[np.int64], work: NDArray[np.float64]) -> NDArray[np.int64] | None:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.bounds.feasibility import infeasible_reason
 from placeopt.errors import InputError
 from placeopt.evaluation import INFEASIBLE, best_queue, evaluate_batch, finish
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
-from placeopt.solvers.heuristics.repair import impossible, pack
+from placeopt.solvers.heuristics.repair import pack
 from placeopt.solvers.search.space import Space
 from placeopt.solvers.search.walker import warm_up
 
@@ -76,7 +77,7 @@ class Objective:
 
     def impossible(self) -> str | None:
         """Why no placement can exist, None if no simple reason is found."""
-        return impossible(self.space.view.units, self.problem)
+        return infeasible_reason(self.problem) or None
 
     def values(self, devices: NDArray[Any], ranks: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Values of rows of devices in ticks; INFEASIBLE for those that break a constraint or exceed the budget.
@@ -156,7 +157,7 @@ class Objective:
             if proved:
                 message = "the ops cannot be packed into the capacities (proved by an integer program)"
             elif not message:
-                message = "no placement found satisfies every constraint, and none was proved impossible"
+                message = "no placement found satisfies every constraint; none was proved impossible"
             return tracker.result(status="infeasible" if proved else "unknown", message=message)
         if self.measure is not None:
             return tracker.result(message=message or "the objective is the caller's measurement of this placement")
