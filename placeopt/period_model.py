@@ -184,8 +184,8 @@ def _build(
     np.logical_and.at(allowed, label, columns != INCOMPATIBLE)
     if not allowed.any(axis=1).all():
         node = int((~allowed.any(axis=1)).argmax())
-        ops = [problem.op_names[v] for v in np.flatnonzero(label == node)[:3]]
-        raise InputError(f"ops {', '.join(repr(op) for op in ops)} must share a device, but no device can run all of them")
+        names = [problem.op_names[v] for v in np.flatnonzero(label == node)[:3]]
+        raise InputError(f"ops {', '.join(repr(name) for name in names)} must share a device, but no device can run all of them")
     compute = np.zeros((2, size, num_types), dtype=np.int64)
     np.add.at(compute, (passes, label), np.where(columns == INCOMPATIBLE, 0, columns))
     resident = np.zeros(size, dtype=np.int64)

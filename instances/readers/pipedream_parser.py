@@ -141,7 +141,8 @@ def _node(line: str, where: str) -> PipedreamNode:
         if key.strip() != "stage_id" or not value.strip().isdigit():
             raise InputError(f"{where}: expected 'stage_id=n', received '{parts[3].strip()}'")
         stage = int(value)
-    return PipedreamNode(int(match.group(1)), parts[1].strip(), *(values[key] for key in _FIELDS), stage)
+    forward, backward, activation, parameters = (values[key] for key in _FIELDS)
+    return PipedreamNode(int(match.group(1)), parts[1].strip(), forward, backward, activation, parameters, stage)
 
 
 def _number(text: str, what: str) -> float:

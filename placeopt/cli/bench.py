@@ -90,9 +90,8 @@ def report_command(
 
     Example: `placeopt report results/heuristics`
     """
-    from placeopt.experiments.report import write_report
-
     from placeopt.experiments.archive import update_archive
+    from placeopt.experiments.report import write_report
     from placeopt.experiments.store import latest, read_rows
 
     files, data = write_report(folder, out or folder, parquet=parquet)

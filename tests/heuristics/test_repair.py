@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from random_problems import random_problem
 
-from placeopt.evaluation import evaluate
 from placeopt.bounds.feasibility import infeasible_reason
+from placeopt.evaluation import evaluate
 from placeopt.problem import PlacementProblem
 from placeopt.solution import Budget
 from placeopt.solver import make_solver
