@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +14,11 @@ import typer
 from placeopt.cli import common
 
 if TYPE_CHECKING:
+    from placeopt.evaluation import Evaluation
     from placeopt.graph import OpGraph
-    from placeopt.runtime import Measurement
+    from placeopt.problem import PlacementProblem
+    from placeopt.runtime import Calibration, Measurement
+    from placeopt.solution import Placement
 
 
 def run_command(
@@ -21,49 +27,31 @@ def run_command(
         str, typer.Argument(help="JSON or CSV: op,device[,priority]; or solver:NAME.", show_default=False)
     ],
     cluster: common.ClusterOption = None,
-    runtime: Annotated[str, typer.Option("--runtime", help="dask or serial.")] = "dask",
+    runtime: Annotated[str, typer.Option("--runtime", help="dask, torch (CUDA devices) or serial.")] = "dask",
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Devices of the runtime; default: the cluster's, or 2.")
     ] = None,
     scheduler: Annotated[str | None, typer.Option("--scheduler", help="Address of a running Dask scheduler.")] = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Executions; the median counts.")] = 5,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure op times and transfers first; simulate with them too.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Compare results with a serial execution.")] = True,
     format: common.Format = None,
     training: common.Training = False,
     dim: common.Dim = None,
     seed: common.Seed = 0,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for run.json.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for run.json, timeline.csv, placement.json and gantt.png.")
+    ] = None,
     json: common.Json = False,
 ) -> None:
     """Execute a placement on real workers: measured and simulated makespan, and the timeline of every op.
 
-    Example: `placeopt run "gen:chain-mm?size=2000" solver:heft --workers 2 --repeat 5 --out run/`
+    Example: `placeopt run "gen:chain-mm?size=2000" solver:heft --workers 2 --calibrate --out run/`
     """
     from placeopt.errors import ExecutionError
-
-    try:
-        data = _run(source, placement, cluster, runtime, workers, scheduler, repeat, check, format, training, dim, seed, out)
-    except ExecutionError as error:
-        print(f"placeopt: error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    if json:
-        common.print_json(data)
-        return
-    say = common.console().print
-    measured, simulated = data["measured"], data["simulated"]
-    say(f"measured  {common.time_text(measured['makespan'], 1.0)}  (median of {repeat}, +-{100 * measured['spread']:.1f} %)")
-    say(f"simulated {common.time_text(simulated['seconds'], 1.0)}  ({100 * simulated['relative_error']:+.1f} %)")
-    for path in data.get("files", []):
-        say(f"wrote {path}")
-
-
-def _run(
-    source: str, placement: str, cluster: str | None, runtime: str, workers: int | None, scheduler: str | None,
-    repeat: int, check: bool, format: str | None, training: bool, dim: list[str] | None, seed: int, out: Path | None,
-) -> dict[str, Any]:  # fmt: skip
-    from placeopt.cost_model import lower
     from placeopt.evaluation import evaluate
-    from placeopt.runtime.simulation import with_ranks
 
     graph, bundled = common.load_graph(source, format=format, training=training, dim=dim)
     folder = common.out_folder(out)
@@ -73,49 +61,51 @@ def _run(
 
         devices = make_cluster(cluster)
     count = workers or (devices.num_devices if devices is not None else 2)
-    with open_runtime(runtime, count, scheduler) as engine:
-        devices = devices or engine.cluster()
-        problem = lower(graph, devices)
-        given = with_ranks(problem, _placement(placement, problem, seed))
-        measurement = engine.run(graph, given, repeat=repeat, check=check)
-    simulated = evaluate(problem, given, "priority", check=False)
-    seconds = simulated.makespan * problem.tick_seconds
-    data: dict[str, Any] = {
-        "problem": problem.name,
-        "runtime": measurement.runtime,
-        "measured": describe(measurement, graph),
-        "simulated": {
-            "makespan": simulated.makespan,
-            "seconds": seconds,
-            "relative_error": seconds / measurement.makespan - 1,
-        },
-    }
+    learned: Calibration | None = None
+    try:
+        with open_runtime(runtime, count, scheduler) as engine:
+            from placeopt.cost_model import lower
+            from placeopt.runtime import calibrate as measure
+            from placeopt.runtime.simulation import with_ranks
+
+            devices = devices or engine.cluster()
+            problems = {"nominal": lower(graph, devices)}
+            if calibrate:
+                learned = measure(engine, [graph], repeat=2, seed=seed, cluster=devices)
+                problems |= {mode: learned.problem(graph, mode) for mode in ("fitted", "measured")}
+            problem = list(problems.values())[-1]
+            given = with_ranks(problem, _placement(placement, problem, seed))
+            measurement = engine.run(graph, given, repeat=repeat, check=check)
+    except ExecutionError as error:
+        print(f"placeopt: error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    simulated = {mode: evaluate(made, given, "priority", check=False) for mode, made in problems.items()}
+    data = _describe(graph, measurement, simulated, learned)
     if folder is not None:
-        from placeopt.files import write_text
+        data["files"] = _write(folder, graph, measurement, simulated, data)
+    if json:
+        common.print_json(data)
+    else:
+        _say(data)
 
-        path = folder / "run.json"
-        write_text(path, common.json_text(data))
-        data["files"] = [str(path)]
-    return data
 
-
-def open_runtime(name: str, count: int, scheduler: str | None) -> Any:
+def open_runtime(name: str, count: int, scheduler: str | None) -> AbstractContextManager[Any]:
     """Return a runtime as a context manager."""
-    from contextlib import nullcontext
-
     from placeopt.errors import InputError
-    from placeopt.runtime import DaskRuntime, SerialRuntime
+    from placeopt.runtime import DaskRuntime, SerialRuntime, TorchRuntime
 
     if scheduler is not None and name != "dask":
         raise InputError(f"--scheduler: only the runtime 'dask' has one, received --runtime {name}")
     if name == "dask":
         return DaskRuntime(count, scheduler)
+    if name == "torch":
+        return nullcontext(TorchRuntime())
     if name == "serial":
         return nullcontext(SerialRuntime(count))
-    raise InputError(f"--runtime: expected dask or serial, received '{name}'")
+    raise InputError(f"--runtime: expected dask, torch or serial, received '{name}'")
 
 
-def _placement(placement: str, problem: Any, seed: int) -> Any:
+def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placement:
     """Read a placement file, or run the solver that is named instead."""
     from placeopt.placement_file import read_placement
 
@@ -130,25 +120,88 @@ def _placement(placement: str, problem: Any, seed: int) -> Any:
     return result.solution
 
 
-def describe(measurement: Measurement, graph: OpGraph) -> dict[str, Any]:
-    """Return a measurement for JSON; the timeline is that of the execution nearest to the median."""
-    typical = measurement.typical
+def _describe(
+    graph: OpGraph, measurement: Measurement, simulated: dict[str, Evaluation], learned: Calibration | None
+) -> dict[str, Any]:
+    """Return everything for JSON; the timeline is that of the execution nearest to the median."""
+    typical, names = measurement.typical, measurement.device_names
     rows = measurement.transfers[measurement.transfers[:, 0] == typical]
-    return {
-        "makespan": measurement.makespan,
-        "makespans": measurement.makespans,
-        "spread": measurement.spread,
-        "wall": measurement.wall,
-        "checked": measurement.checked,
-        "timeline": [
-            {"op": name, "device": measurement.device_names[d], "start": start, "finish": finish}
-            for name, d, start, finish in zip(
-                graph.op_names, measurement.placement.device.tolist(), measurement.start[typical].tolist(),
-                measurement.finish[typical].tolist(), strict=True,
-            )
-        ],
+    predictions = {}
+    for mode, run in simulated.items():
+        seconds = run.makespan * run.problem.tick_seconds
+        predictions[mode] = {"makespan": run.makespan, "seconds": seconds, "relative_error": seconds / measurement.makespan - 1}
+    times = zip(
+        graph.op_names, measurement.placement.device.tolist(), measurement.start[typical].tolist(),
+        measurement.finish[typical].tolist(), strict=True,
+    )  # fmt: skip
+    data: dict[str, Any] = {
+        "problem": list(simulated.values())[-1].problem.name,
+        "runtime": measurement.runtime,
+        "seconds": measurement.makespan,
+        "measured": {
+            "seconds": measurement.makespan, "repeats": measurement.makespans, "spread": measurement.spread,
+            "wall": measurement.wall, "checked": measurement.checked,
+        },
+        "simulated": predictions,
+        "timeline": [{"op": op, "device": names[d], "start": start, "finish": end} for op, d, start, end in times],
         "transfers": [
-            {"tensor": int(t), "destination": measurement.device_names[int(d)], "start": start, "finish": finish}
-            for _, t, d, start, finish in rows.tolist()
+            {"tensor": int(t), "op": graph.op_names[int(graph.producer[int(t)])], "destination": names[int(d)],
+             "start": start, "finish": end}
+            for _, t, d, start, end in rows.tolist()
         ],
     }  # fmt: skip
+    if learned is not None:
+        data["calibration"] = learned.summary()
+    return data
+
+
+def _write(
+    folder: Path, graph: OpGraph, measurement: Measurement, simulated: dict[str, Evaluation], data: dict[str, Any]
+) -> list[str]:
+    """Write the timeline, the placement, the numbers and the picture; return the paths."""
+    from placeopt.files import write_text
+    from placeopt.placement_file import write_placement
+    from placeopt.plotting.files import write_figure
+    from placeopt.plotting.gantt import comparison_figure
+    from placeopt.runtime.simulation import timeline
+
+    run = list(simulated.values())[-1]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(["op", "device", "start", "finish", "simulated_start", "simulated_finish"])
+    tick = run.problem.tick_seconds
+    for row, start, end in zip(data["timeline"], run.start.tolist(), run.finish.tolist(), strict=True):
+        times = (row["start"], row["finish"], start * tick, end * tick)
+        writer.writerow([row["op"], row["device"], *(f"{x:.9f}" for x in times)])
+    files = [write_text(folder / "timeline.csv", stream.getvalue()),
+             write_placement(folder / "placement.json", run.problem, measurement.placement, "priority")]  # fmt: skip
+    figure = comparison_figure([("simulated", run), ("measured", timeline(run.problem, measurement))])
+    write_figure(figure, folder / "gantt.png")
+    files += [folder / "gantt.png", folder / "run.json"]
+    names = [str(path) for path in files]
+    write_text(folder / "run.json", common.json_text({**data, "files": names}))
+    return names
+
+
+def _say(data: dict[str, Any]) -> None:
+    """Print the outcome for people."""
+    from rich.table import Table
+
+    say = common.console().print
+    measured = data["measured"]
+    checked = ", results equal the serial ones" if measured["checked"] else ""
+    say(f"measured {common.time_text(measured['seconds'], 1.0)}  (median of {len(measured['repeats'])}, "
+        f"+-{100 * measured['spread']:.1f} %{checked})")  # fmt: skip
+    view = Table("simulated with", "makespan", "error", box=None, pad_edge=False)
+    words = {"nominal": "nominal costs", "fitted": "fitted constants", "measured": "measured op times"}
+    for mode, row in data["simulated"].items():
+        view.add_row(words[mode], common.time_text(row["seconds"], 1.0), f"{100 * row['relative_error']:+.1f} %")
+    say(view)
+    if "calibration" in data:
+        found = data["calibration"]
+        line = f"engine overhead {common.time_text(found['launch_overhead'], 1.0)} per op"
+        if "latency" in found:
+            line += f", transfers {common.time_text(found['latency'], 1.0)} + {common.bytes_text(found['bandwidth'])}/s"
+        say(line)
+    for path in data.get("files", []):
+        say(f"wrote {path}")

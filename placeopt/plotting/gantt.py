@@ -11,7 +11,10 @@ from placeopt.plotting.lanes import pack_lanes
 from placeopt.plotting.style import COLOURS, GREY, new_figure, time_unit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placeopt.evaluation import Evaluation
+    from placeopt.runtime.simulation import Timeline
 
 MAX_LEGEND = 11
 MAX_LABELLED = 260
@@ -25,13 +28,50 @@ def gantt_figure(evaluation: Evaluation, *, lower_bound: int | None = None, titl
     receives. Idle time is white; the proven lower bound is a dashed line.
     """
     problem = evaluation.problem
-    k, n = problem.num_devices, problem.num_ops
     unit, scale = time_unit(evaluation.makespan, problem.tick_seconds)
-    figure = new_figure(14, min(24.0, 1.6 + 0.95 * k))
+    figure = new_figure(14, min(24.0, 1.6 + 0.95 * problem.num_devices))
     axes = figure.add_subplot()
     colours = _colour_of_types(problem.op_types)
     end = evaluation.makespan / scale
+    _draw(axes, evaluation, scale, colours, end)
+    if lower_bound:
+        axes.axvline(lower_bound / scale, color="black", linestyle=(0, (4, 3)), linewidth=1.0)
+        axes.annotate(
+            "proven lower bound", (lower_bound / scale, 0), xytext=(-3, 2), textcoords="offset points",
+            ha="right", va="bottom", fontsize=7, annotation_clip=False,
+        )  # fmt: skip
+    axes.set_xlabel(f"time ({unit}); tensors that a device receives are drawn below its ops")
+    axes.set_title(title or f"{problem.name}: makespan {end:.4g} {unit}, {evaluation.queue} execution", fontsize=10)
+    _add_legend(figure, axes, problem.op_types, colours)
+    return figure
 
+
+def comparison_figure(runs: Sequence[tuple[str, Evaluation | Timeline]]) -> Any:
+    """Return a matplotlib figure of several executions of one problem, one above the other on the same axis of time.
+
+    Parameters
+    ----------
+    runs : pairs (title, execution).
+    """
+    problem = runs[0][1].problem
+    longest = max(run.makespan for _, run in runs)
+    unit, scale = time_unit(longest, problem.tick_seconds)
+    figure = new_figure(14, min(30.0, 1.2 + len(runs) * (0.7 + 0.95 * problem.num_devices)))
+    colours = _colour_of_types(problem.op_types)
+    for row, (title, run) in enumerate(runs, start=1):
+        axes = figure.add_subplot(len(runs), 1, row)
+        _draw(axes, run, scale, colours, longest / scale)
+        axes.axvline(run.makespan / scale, color="#444444", linewidth=0.8)
+        axes.set_title(f"{title}: {run.makespan / scale:.4g} {unit}", fontsize=10)
+    axes.set_xlabel(f"time ({unit}); tensors that a device receives are drawn below its ops")
+    _add_legend(figure, axes, problem.op_types, colours)
+    return figure
+
+
+def _draw(axes: Any, evaluation: Evaluation | Timeline, scale: float, colours: dict[str, str], end: float) -> None:
+    """Draw the devices of one execution, on an axis of time that ends at `end`."""
+    problem = evaluation.problem
+    k, n = problem.num_devices, problem.num_ops
     for d in range(k):
         ops = np.flatnonzero(evaluation.placement.device == d)
         spans = np.column_stack([evaluation.start[ops], evaluation.finish[ops] - evaluation.start[ops]]) / scale
@@ -51,23 +91,13 @@ def gantt_figure(evaluation: Evaluation, *, lower_bound: int | None = None, titl
         busy = evaluation.busy[d] / max(1, evaluation.makespan)
         axes.text(end * 1.006, d + 0.3, f"{100 * busy:.0f} %", va="center", fontsize=8, color="#444444")
 
-    if lower_bound:
-        axes.axvline(lower_bound / scale, color="black", linestyle=(0, (4, 3)), linewidth=1.0)
-        axes.annotate(
-            "proven lower bound", (lower_bound / scale, 0), xytext=(-3, 2), textcoords="offset points",
-            ha="right", va="bottom", fontsize=7, annotation_clip=False,
-        )  # fmt: skip
     axes.set_yticks(np.arange(k) + 0.4, problem.device_names)
     axes.set_ylim(k, -0.12)
     axes.set_xlim(0, end * 1.045 if end > 0 else 1)
-    axes.set_xlabel(f"time ({unit}); tensors that a device receives are drawn below its ops")
-    axes.set_title(title or f"{problem.name}: makespan {end:.4g} {unit}, {evaluation.queue} execution", fontsize=10)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color="#E5E5E5", linewidth=0.6)
     axes.set_axisbelow(True)
-    _add_legend(figure, axes, problem.op_types, colours)
-    return figure
 
 
 def _colour_of_types(types: tuple[str, ...]) -> dict[str, str]:
@@ -76,7 +106,7 @@ def _colour_of_types(types: tuple[str, ...]) -> dict[str, str]:
     return {name: COLOURS[i] for i, (name, _) in enumerate(ranked[: MAX_LEGEND if len(ranked) > 1 else 1])}
 
 
-def _draw_arrivals(axes: Any, evaluation: Evaluation, device: int, scale: float) -> None:
+def _draw_arrivals(axes: Any, evaluation: Evaluation | Timeline, device: int, scale: float) -> None:
     """Draw the transfers into one device as thin bars; overlapping ones in lanes."""
     rows = evaluation.transfers
     rows = rows[(rows[:, 1] == device) & (rows[:, 3] > rows[:, 2])]

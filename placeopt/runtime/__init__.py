@@ -1,4 +1,4 @@
-"""Running placements on real systems: kernels, engines, measurements.
+"""Running placements on real systems: kernels, engines, measurements, calibration, learning from them.
 
 A `Runtime` executes a graph under a placement and returns a `Measurement`. Nothing heavy is imported here.
 """
@@ -8,22 +8,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from placeopt.runtime.calibration import Calibration, calibrate
     from placeopt.runtime.dask_runtime import DaskRuntime
+    from placeopt.runtime.measured import Measured, refine
     from placeopt.runtime.measurement import Measurement, Runtime
     from placeopt.runtime.serial import SerialRuntime
+    from placeopt.runtime.torch_runtime import TorchRuntime
 
 _HOMES = {
+    "Calibration": "calibration",
+    "calibrate": "calibration",
     "DaskRuntime": "dask_runtime",
+    "Measured": "measured",
+    "refine": "measured",
     "Measurement": "measurement",
     "Runtime": "measurement",
     "SerialRuntime": "serial",
+    "TorchRuntime": "torch_runtime",
 }
 
 __all__ = [
+    "Calibration",
     "DaskRuntime",
+    "Measured",
     "Measurement",
     "Runtime",
     "SerialRuntime",
+    "TorchRuntime",
+    "calibrate",
+    "refine",
 ]
 
 

@@ -1,14 +1,21 @@
-"""The simulated side of a real run: the same ranks, the simulated schedule, and how far apart the two are."""
+"""The simulated side of a real run: the same ranks, and the measured run as a timeline in the problem's ticks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from placeopt.arrays import frozen
 from placeopt.evaluation import evaluate
 from placeopt.solution import Placement
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from placeopt.problem import PlacementProblem
+    from placeopt.runtime.measurement import Measurement
 
 
 def with_ranks(problem: PlacementProblem, placement: Placement) -> Placement:
@@ -20,3 +27,39 @@ def with_ranks(problem: PlacementProblem, placement: Placement) -> Placement:
         return placement
     run = evaluate(problem, placement, "fifo", check=False)
     return Placement.from_starts(placement.device, run.start, problem.topological_order)
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """A measured execution in ticks, for pictures: the same fields as an Evaluation."""
+
+    problem: PlacementProblem
+    placement: Placement
+    start: NDArray[np.int64]  # (num_ops,) ticks
+    finish: NDArray[np.int64]  # (num_ops,) ticks
+    transfers: NDArray[np.int64]  # rows (tensor, destination, start, finish)
+
+    @property
+    def makespan(self) -> int:
+        """End of the last op in ticks."""
+        return int(self.finish.max())
+
+    @property
+    def busy(self) -> NDArray[np.int64]:
+        """Ticks that each device computes, shape (num_devices,)."""
+        total = np.zeros(self.problem.num_devices, dtype=np.int64)
+        np.add.at(total, self.placement.device, self.finish - self.start)
+        return total
+
+
+def timeline(problem: PlacementProblem, measurement: Measurement) -> Timeline:
+    """Return the execution nearest to the median makespan."""
+    turn, tick = measurement.typical, problem.tick_seconds
+
+    def ticks(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+        return frozen(np.rint(seconds / tick).astype(np.int64))
+
+    rows = measurement.transfers[measurement.transfers[:, 0] == turn]
+    transfers = np.column_stack([rows[:, 1:3].astype(np.int64), ticks(rows[:, 3:])])
+    return Timeline(problem, measurement.placement, ticks(measurement.start[turn]), ticks(measurement.finish[turn]),
+                    frozen(transfers))  # fmt: skip

@@ -1,0 +1,294 @@
+"""Calibration: from measured runs to the constants of the cost model, and how well it then predicts.
+
+A few placements are run in which every op meets every device while the others compute too. From them come
+
+- op times: the mean of the middle four fifths, over all ops with the same kernel and shapes;
+- the engine's overhead per op: its start, less the moment its device was free and its inputs were there. It is
+  added to every op as launch cost;
+- transfer times, as the model means them: from the moment the tensor exists and the channel is free to its
+  arrival, engine included; latency and bandwidth are fitted to them;
+- peak, memory bandwidth and launch overhead of a roofline fitted to the op times, for ops never measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.cost_model import lower
+from placeopt.errors import InputError
+from placeopt.evaluation import evaluate
+from placeopt.instances.calibrate import DeviceFit, LinkFit, fit_device, fit_link, with_measured_times
+from placeopt.runtime.plan import Constant, Step, make_plan
+from placeopt.runtime.simulation import with_ranks
+from placeopt.solution import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from placeopt.cluster import Cluster
+    from placeopt.graph import OpGraph
+    from placeopt.problem import PlacementProblem
+    from placeopt.runtime.measurement import Measurement, Runtime
+
+MODES = ("none", "fitted", "measured")
+"""What a problem's times come from: nominal constants, constants fitted to measurements, or measured op times."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What was learned about a runtime.
+
+    Attributes
+    ----------
+    overhead : seconds that the engine adds to every op.
+    device, link : fitted constants, with the report of the fit; `device` includes the overhead. None where
+        there was nothing to fit (a single device has no transfers).
+    op_seconds : time of the ops of each measured graph, without overhead, by graph name.
+    """
+
+    nominal: Cluster
+    overhead: float
+    device: DeviceFit | None
+    link: LinkFit | None
+    op_seconds: dict[str, NDArray[np.float64]]
+
+    def cluster(self, mode: str = "measured") -> Cluster:
+        """Return the devices with nominal constants ("none") or with fitted ones."""
+        if mode not in MODES:
+            raise InputError(f"calibration: expected one of {', '.join(MODES)}, received '{mode}'")
+        devices, links = self.nominal.devices, self.nominal.links
+        if mode != "none" and self.device is not None:
+            fitted = self.device.device
+            devices = tuple(replace(fitted, name=device.name, kind=device.kind, family=device.family,
+                                    memory=device.memory) for device in devices)  # fmt: skip
+        if mode != "none" and self.link is not None:
+            links = tuple(replace(self.link.link, name=link.name) for link in links)
+        return replace(self.nominal, devices=devices, links=links)
+
+    def problem(self, graph: OpGraph, mode: str = "measured", **fields: Any) -> PlacementProblem:
+        """Return the placement problem of `graph` on the calibrated devices.
+
+        Parameters
+        ----------
+        mode : "none", "fitted" or "measured" (op times measured where the graph was part of the calibration).
+        """
+        cluster = self.cluster(mode)
+        if mode == "measured" and graph.name in self.op_seconds:
+            seconds = self.op_seconds[graph.name] + self.overhead
+            times = dict(zip(graph.op_names, seconds.tolist(), strict=True))
+            for kind in dict.fromkeys(device.kind for device in cluster.devices):
+                graph = with_measured_times(graph, times, kind)
+        return lower(graph, cluster, **fields)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the constants for JSON."""
+        found: dict[str, Any] = {"launch_overhead": self.overhead}
+        if self.device is not None:
+            found |= {"peak_flops": self.device.device.peak_flops,
+                      "memory_bandwidth": self.device.device.memory_bandwidth,
+                      "op_error": self.device.report.median_error}  # fmt: skip
+        if self.link is not None:
+            found |= {"latency": self.link.link.latency, "bandwidth": self.link.link.bandwidth,
+                      "transfer_error": self.link.report.median_error}  # fmt: skip
+        return found
+
+
+def calibrate(
+    runtime: Runtime,
+    graphs: Iterable[OpGraph],
+    *,
+    placements: int = 2,
+    repeat: int = 3,
+    seed: int = 0,
+    cluster: Cluster | None = None,
+) -> Calibration:
+    """Measure op times, transfers and the engine's overhead on a few placements of each graph.
+
+    Parameters
+    ----------
+    placements : random placements per graph; each is also run with its devices rotated, so that every op meets
+        every device.
+    repeat : executions of each.
+    cluster : names, kinds, memory and channels of the devices, and their constants before calibration; None for
+        the runtime's own.
+    """
+    rng = np.random.default_rng(seed)
+    k = runtime.num_devices
+    samples = _Samples()
+    op_seconds: dict[str, NDArray[np.float64]] = {}
+    for graph in graphs:
+        runs = []
+        for _ in range(placements):
+            device = _balanced(graph, k, rng)
+            runs += [runtime.run(graph, Placement((device + turn) % k), repeat=repeat) for turn in range(k)]
+        op_seconds[graph.name] = op_times(graph, runs)
+        samples.add(graph, op_seconds[graph.name], runs)
+    return samples.calibration(cluster or runtime.cluster(), op_seconds)
+
+
+def _balanced(graph: OpGraph, num_devices: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Deal the ops to the devices at random, equally many to each."""
+    return rng.permutation(np.arange(graph.num_ops) % num_devices)
+
+
+def op_times(graph: OpGraph, runs: Sequence[Measurement]) -> NDArray[np.float64]:
+    """Return seconds per op: the trimmed mean over all executions of all ops that do the same."""
+    times = np.concatenate([run.finish - run.start for run in runs])  # (executions, num_ops)
+    groups: dict[Any, list[int]] = {}
+    for op, step in enumerate(make_plan(graph).steps):
+        groups.setdefault(_signature(graph, step), []).append(op)
+    seconds = np.empty(graph.num_ops)
+    for ops in groups.values():
+        seconds[ops] = trimmed_mean(times[:, ops].ravel())
+    return np.maximum(seconds, 1e-9)
+
+
+def _signature(graph: OpGraph, step: Step) -> Any:
+    """What decides how long an op takes: kernel, shapes, and the work of a calibrated kernel."""
+    sizes = tuple(x.shape if isinstance(x, Constant) else int(graph.tensor_bytes[x]) for x in step.operands)
+    work = tuple(sorted((key, str(value)) for key, value in step.options.items() if key not in ("offset", "first")))
+    return step.kernel, sizes, step.result, work
+
+
+def trimmed_mean(values: NDArray[np.float64], share: float = 0.1) -> float:
+    """Mean without the smallest and the largest tenth: robust, and right for sums, which a median is not."""
+    ordered = np.sort(values)
+    cut = int(share * len(ordered))
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+class _Samples:
+    """Overheads and transfers, as the model means them, from the timelines of runs."""
+
+    def __init__(self) -> None:
+        self.gaps: list[float] = []
+        self.sizes: list[float] = []
+        self.moves: list[float] = []
+        self.work: list[tuple[float, float, float]] = []  # flops, bytes, seconds
+
+    def add(self, graph: OpGraph, seconds: NDArray[np.float64], runs: Sequence[Measurement]) -> None:
+        known = graph.flops + graph.bytes_moved > 0
+        self.work += zip(graph.flops[known].tolist(), graph.bytes_moved[known].tolist(), seconds[known].tolist(), strict=True)
+        for run in runs:
+            for turn in range(len(run.start)):
+                rows = run.transfers[run.transfers[:, 0] == turn]
+                self.gaps += overheads(graph, run, turn).tolist()
+                size, move = transfer_times(graph, run.placement.device, run.finish[turn], rows)
+                self.sizes += size.tolist()
+                self.moves += move.tolist()
+
+    def calibration(self, nominal: Cluster, op_seconds: dict[str, NDArray[np.float64]]) -> Calibration:
+        overhead = max(0.0, trimmed_mean(np.array(self.gaps))) if self.gaps else 0.0
+        device = None
+        if len(self.work) >= 4:
+            flops, moved, seconds = np.array(self.work).T
+            device = fit_device(flops, moved, seconds, kind="worker", family="cpu", name="worker")
+            # What the fit calls overhead is within the op; the engine's comes on top.
+            whole = replace(device.device, launch_overhead=device.device.launch_overhead + overhead)
+            device = DeviceFit(whole, device.report)
+        link = fit_link(self.sizes, self.moves) if len(self.sizes) >= 3 else None
+        return Calibration(nominal, overhead, device, link, op_seconds)
+
+
+def overheads(graph: OpGraph, run: Measurement, turn: int) -> NDArray[np.float64]:
+    """Seconds between the moment an op could have started and its start, shape (num_ops,).
+
+    It could have started when its device had finished the op before it, and its inputs were there.
+    """
+    start, finish, device = run.start[turn], run.finish[turn], run.placement.device
+    could = np.zeros(graph.num_ops)
+    for d in range(len(run.device_names)):
+        ops = np.flatnonzero(device == d)
+        ops = ops[np.argsort(start[ops], kind="stable")]
+        could[ops[1:]] = finish[ops[:-1]]
+    arrival = {(int(t), int(d)): end for _, t, d, _, end in run.transfers[run.transfers[:, 0] == turn].tolist()}
+    for tensor, producer in enumerate(graph.producer.tolist()):
+        for op in graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist():
+            there = finish[producer] if device[op] == device[producer] else arrival.get((tensor, int(device[op])), 0.0)
+            could[op] = max(could[op], there)
+    return np.maximum(0.0, start - could)
+
+
+def transfer_times(
+    graph: OpGraph, device: NDArray[np.int64], finish: NDArray[np.float64], rows: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return (bytes, seconds) of the transfers of one execution.
+
+    A transfer begins, for the model, when its tensor exists and the one before it between the same two devices has
+    arrived.
+    """
+    tensor, destination = rows[:, 1].astype(np.int64), rows[:, 2].astype(np.int64)
+    source = device[graph.producer[tensor]]
+    seconds = np.empty(len(rows))
+    last: dict[tuple[int, int], float] = {}
+    for i in np.argsort(rows[:, 4], kind="stable").tolist():
+        channel = (int(source[i]), int(destination[i]))
+        begin = max(finish[graph.producer[tensor[i]]], last.get(channel, 0.0))
+        seconds[i] = max(1e-6, rows[i, 4] - begin)
+        last[channel] = rows[i, 4]
+    return graph.tensor_bytes[tensor].astype(np.float64), seconds
+
+
+# --- agreement ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A placement measured and simulated, in seconds."""
+
+    workload: str
+    placement: str
+    measured: float
+    spread: float
+    simulated: dict[str, float]  # by mode
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well simulated makespans of one mode predict measured ones.
+
+    Attributes
+    ----------
+    median_error, p90_error : quantiles of |simulated / measured - 1|.
+    tau : Kendall's rank correlation by workload, and "all": over the pairs of placements of the same workload.
+    """
+
+    mode: str
+    placements: int
+    median_error: float
+    p90_error: float
+    tau: dict[str, float]
+
+
+def simulate(calibration: Calibration, graph: OpGraph, placement: Placement, mode: str) -> float:
+    """Return the simulated makespan in seconds, with the ranks that the engine is given."""
+    problem = calibration.problem(graph, mode)
+    run = evaluate(problem, with_ranks(problem, placement), "priority", check=False)
+    return run.makespan * problem.tick_seconds
+
+
+def agreement(rows: Sequence[Comparison], mode: str) -> Agreement:
+    """Summarise comparisons; a workload with fewer than three placements has no rank correlation."""
+    from scipy.stats import kendalltau
+
+    if not rows:
+        raise InputError("agreement: expected at least one comparison, received none")
+    errors = [abs(row.simulated[mode] / row.measured - 1) for row in rows]
+    tau, balance, pairs = {}, 0, 0
+    for workload in dict.fromkeys(row.workload for row in rows):
+        own = [row for row in rows if row.workload == workload]
+        x, y = np.array([row.measured for row in own]), np.array([row.simulated[mode] for row in own])
+        if len(own) >= 3:
+            tau[workload] = float(kendalltau(x, y).statistic)
+        upper = np.triu_indices(len(own), 1)
+        signs = np.sign(x[:, None] - x[None, :])[upper] * np.sign(y[:, None] - y[None, :])[upper]
+        balance += int(signs.sum())
+        pairs += int(np.count_nonzero(signs))
+    if pairs:
+        tau["all"] = balance / pairs
+    return Agreement(mode, len(rows), float(np.median(errors)), float(np.quantile(errors, 0.9)), tau)
