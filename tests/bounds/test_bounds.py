@@ -15,6 +15,8 @@ from placeopt.errors import InputError
 from placeopt.evaluation import evaluate_batch
 from placeopt.problem import PlacementProblem
 
+pytestmark = pytest.mark.interpreted
+
 
 def test_never_above_a_known_optimum(data):
     """On all 139 published optima no bound is above, and a good share of them is met."""

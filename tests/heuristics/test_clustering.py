@@ -23,6 +23,8 @@ from placeopt.solvers.clustering import (
 from placeopt.solvers.heuristics.cluster_kernels import zero_edges
 from placeopt.solvers.heuristics.driver import View, join
 
+pytestmark = pytest.mark.interpreted
+
 
 def parallel_time(problem, cluster, order):
     """Makespan with one device per cluster, ops of a cluster in `order`; plain Python."""

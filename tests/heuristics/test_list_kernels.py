@@ -19,6 +19,8 @@ from placeopt.solvers.heuristics.list_scheduling import cpop_plan, etf_plan, hef
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import python_heft
 
+pytestmark = pytest.mark.interpreted
+
 
 def problems(count, **options):
     """Random problems, one per seed."""

@@ -13,6 +13,8 @@ from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.heuristics.list_scheduling import cpop_plan, heft_plan, peft_plan
 
+pytestmark = pytest.mark.interpreted
+
 
 def paper_problem(name, compute, edges):
     """Build a problem from edges whose tasks are numbered from 1, as in the papers."""

@@ -17,6 +17,8 @@ from placeopt.solution import Budget
 from placeopt.solver import make_solver
 from placeopt.solvers.exact.ideals import ideal_lattice, linear_lattice
 
+pytestmark = pytest.mark.interpreted
+
 # (file, ideals, chain optimum in the file's unit of 1e6 ticks)
 PUBLISHED = [
     ("layer_bert24_inference", 30, 17.78991),

@@ -14,6 +14,8 @@ from placeopt.period import INFEASIBLE, period_batch, period_loads, period_value
 from placeopt.problem import PlacementProblem
 from placeopt.solution import Placement
 
+pytestmark = pytest.mark.interpreted
+
 
 @pytest.mark.parametrize("contiguity", ["chain", "convex", "none"])
 @pytest.mark.parametrize("pipeline", ["1f1b", "gpipe"])
