@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from placeopt.solution import Budget, Result
 
 
+FIRST_ROUND_SECONDS = 2.0
+"""Most seconds for one period before others are tried; later rounds have 4 times as long each."""
+
+
 @dataclass(frozen=True)
 class RepetendSolver:
     """Shortest repetend by cyclic CP-SAT, proved; then least latency; then completion.
@@ -169,33 +173,46 @@ class PeriodSearch:
         return None if self.pattern is None else self.pattern.per_micro_batch
 
     def run(self) -> None:
-        """Try the lower bound first, then bisect between bound and pattern until they meet or time is up."""
+        """Try the lower bound first, then bisect between bound and pattern until they meet or time is up.
+
+        A period that takes too long to decide is left for a later round with more time: the pattern gets good
+        early, and the rest of the time goes into the proof.
+        """
         self._offer(greedy_pattern(self.problem, self.size))
-        self._try(self.low)
+        seconds, wanted = FIRST_ROUND_SECONDS, self.low
         while not self._done():
-            assert self.pattern is not None
-            gap = self.pattern.period - self.low
-            # Close to the bound the proof is what remains: ask for the next better pattern directly.
-            wanted = self.pattern.period - 1 if gap * 50 < self.low else self.low + gap // 2
-            if not self._try(wanted):
-                break
+            floor = self.low
+            while not self._done():
+                decided = self._try(wanted, seconds)
+                floor = self.low if decided else max(floor, wanted + 1)
+                if self.pattern is not None and floor >= self.pattern.period:
+                    break
+                wanted = self._next(floor)
+            seconds, wanted = seconds * 4, self._next(self.low)
+
+    def _next(self, floor: int) -> int:
+        """Return the period to try: half-way, or one less than the pattern's where only the proof is missing."""
+        if self.pattern is None:
+            return 2 * floor
+        gap = self.pattern.period - floor
+        return max(floor, self.pattern.period - 1 if gap * 50 < floor else floor + gap // 2)
 
     def _done(self) -> bool:
-        return self.pattern is None or self.pattern.period <= self.low or self.tracker.seconds_left == 0 or (
-            self.tracker.evaluations_left == 0)  # fmt: skip
+        if self.tracker.seconds_left == 0 or self.tracker.evaluations_left == 0:
+            return True
+        return self.pattern is not None and self.pattern.period <= self.low
 
-    def _try(self, period: int) -> bool:
-        """Decide one period; return whether it was decided."""
+    def _try(self, period: int, seconds: float) -> bool:
+        """Decide one period in at most `seconds`; return whether it was decided."""
         from placeopt.schedules.cyclic import CyclicModel, tighten
 
-        if self._done() and self.pattern is not None:
-            return False
         model = CyclicModel(self.problem, period, self.size)
-        seconds = min(self.tracker.seconds_left, 1e6)
-        status, found = model.solve(seconds, num_workers=self.num_workers, seed=self.seed)
+        status, found = model.solve(
+            min(self.tracker.seconds_left, seconds), num_workers=self.num_workers, seed=self.seed
+        )
         self.tracker.count()
         if status == "infeasible":
-            self.low, self.bound_method = period + 1, "cp-sat infeasible period"
+            self.low, self.bound_method = max(self.low, period + 1), "cp-sat infeasible period"
         if found is not None:
             self._offer(tighten(self.problem, found))
         return status != "unknown"
