@@ -158,7 +158,7 @@ def verify(
     ----------
     placement : a Placement, or a file of one (JSON or CSV, see `placeopt.placement_file`).
     seconds : time for the bounds; the validity check and the value always come.
-    queue : execution; None is "priority" if the placement has priorities, else "fifo".
+    queue : execution; None is the one that the file names, else "priority" if the placement has priorities, else "fifo".
     num_workers : threads of CP-SAT.
 
     Raises
@@ -170,9 +170,11 @@ def verify(
 
     started = time.perf_counter()
     if not isinstance(placement, Placement):
-        from placeopt.placement_file import read_placement
+        from placeopt.placement_file import read_placement, read_queue
 
-        placement = read_placement(placement, problem)
+        path, placement = placement, read_placement(placement, problem)
+        if queue is None and placement.priority is not None:
+            queue = read_queue(path)
     violations, value, queue = _judge(problem, placement, queue)
     report = bound(problem, seconds=min(seconds / 2, 30.0), upper=value)
     bounds, lower, method = dict(report.bounds), report.value, report.method

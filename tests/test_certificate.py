@@ -10,6 +10,8 @@ from exact_instances import doppler, random_layered
 
 from placeopt.certificate import Certificate, recheck, verify
 from placeopt.errors import InputError
+from placeopt.evaluation import evaluate
+from placeopt.placement_file import write_placement
 from placeopt.problem import PlacementProblem
 from placeopt.solution import Budget, Placement
 from placeopt.solver import make_solver
@@ -69,6 +71,18 @@ def test_recheck(problem, tmp_path):
     other = Placement(1 - best.device, best.priority)
     assert "another placement" in recheck(report, problem, other, seconds=1)[0]
     assert "another problem" in recheck(report, random_layered(12, 2, 1), best, seconds=1)[0]
+
+
+def test_the_file_names_the_execution(tmp_path):
+    """A placement file valued in planned execution is verified in it, unless the call says otherwise."""
+    # Device 0 idles for op 2 rather than start op 1: only planned execution does that.
+    problem = PlacementProblem.from_edges([[1, 1], [9, 99], [1, 99], [20, 20]], [(0, 2, 1), (2, 3, 0)])
+    placement = Placement([1, 0, 0, 1], priority=[0, 2, 1, 3])
+    write_placement(tmp_path / "p.json", problem, placement, "planned")
+    found = verify(problem, tmp_path / "p.json", seconds=0)
+    assert (found.queue, found.value) == ("planned", evaluate(problem, placement, "planned").makespan)
+    other = verify(problem, tmp_path / "p.json", seconds=0, queue="priority")
+    assert other.value == evaluate(problem, placement, "priority").makespan > found.value
 
 
 def test_bad_certificates_are_refused():

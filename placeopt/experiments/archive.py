@@ -71,7 +71,7 @@ class Record:
         problem = self.load()
         if problem.hash != self.problem_hash:
             return [f"{self.instance}: the problem has changed since it was archived"]
-        found = verify(problem, unpack_placement(self.placement), seconds=0.0)
+        found = verify(problem, unpack_placement(self.placement), seconds=0.0, queue=self.queue or None)
         words = [f"{self.instance}: {violation}" for violation in found.violations]
         if found.value is not None and found.value != self.value:
             words.append(f"{self.instance}: archived value {self.value}, evaluated {found.value}")
