@@ -92,7 +92,8 @@ def offline_bound(
             f"{problem.num_jobs} jobs under '{problem.jobs.config.rule}'; use lp or cp-sat"
         )
     completed, proved = _integer(problem, options, method == "exact", seconds, num_workers, seed)
-    # a relaxation's optimum is a bound; without a proof the solver's dual bound is one
+    # a relaxation's optimum is a bound; without a proof the solver's dual bound is one, and so is the linear program's
+    completed = min(completed, _linear(problem, options))
     return OfflineBound(problem.num_jobs - completed, problem.num_jobs, method, proved and method == "exact")
 
 
@@ -144,35 +145,38 @@ def _integer(
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    servers = problem.jobs.topology.num_servers
-    literals, intervals, demands = [], [], []
-    chosen: dict[int, list[cp_model.IntVar]] = {}
-    on_server: list[list[cp_model.IntervalVar]] = [[] for _ in range(servers)]
+    servers, size = problem.jobs.topology.num_servers, problem.num_jobs
     table = problem.jobs.topology.blocks
+    literals: list[cp_model.IntVar] = []
+    chosen: list[list[cp_model.IntVar]] = [[] for _ in range(size)]
+    # Written as linear rows, not intervals: their linear relaxation is what proves the bound.
+    load: list[list[tuple[int, cp_model.IntVar]]] = [[] for _ in range(size)]
+    on_server: list[dict[int, list[cp_model.IntVar]]] = [{} for _ in range(size)]
     for k, job in enumerate(options.job.tolist()):
         literal = model.new_bool_var(f"x{k}")
         literals.append(literal)
-        chosen.setdefault(job, []).append(literal)
-        start, end = job, int(options.last[k])
-        intervals.append(model.new_optional_fixed_size_interval_var(start, end - start, literal, f"i{k}"))
-        demands.append(int(options.width[k]))
+        chosen[job].append(literal)
+        seen = range(job, int(options.last[k]))
+        width = int(options.width[k])
+        for arrival in seen:
+            load[arrival].append((width, literal))
         if not blocks:
             continue
-        size = int(options.width[k])
         places = []
-        for row in range(int(table.size_ptr[size]), int(table.size_ptr[size + 1])):
+        for row in range(int(table.size_ptr[width]), int(table.size_ptr[width + 1])):
             here = model.new_bool_var(f"b{k}_{row}")
             places.append(here)
-            interval = model.new_optional_fixed_size_interval_var(start, end - start, here, f"o{k}_{row}")
             for server in table.server[table.server_ptr[row] : table.server_ptr[row + 1]].tolist():
-                on_server[server].append(interval)
+                for arrival in seen:
+                    on_server[arrival].setdefault(server, []).append(here)
         model.add(sum(places) == literal)
-    for options_of_job in chosen.values():
-        model.add_at_most_one(options_of_job)
-    model.add_cumulative(intervals, demands, servers)
+    for literals_of_job in chosen:
+        model.add_at_most_one(literals_of_job)
+    for row_of_arrival in load:
+        model.add(sum(width * literal for width, literal in row_of_arrival) <= servers)
     for held in on_server:
-        if held:
-            model.add_no_overlap(held)
+        for literals_of_server in held.values():
+            model.add_at_most_one(literals_of_server)
     model.maximize(sum(literals))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds

@@ -1,0 +1,363 @@
+"""Job streams: blocking rates of degree policies, beside the published ones and a bound on any policy.
+
+    python results/job_streams/study.py            # all parts, then tables and pictures (about 25 minutes on 2 cores)
+    python results/job_streams/study.py uniform    # one part; `report` only redraws from the CSV files
+
+Parts: published (split rule and units as published), uniform (split rule {1, u}), consistent (consistent units),
+poisson and poisson_consistent (blocking against load), short (exact clairvoyant optimum of short streams), speed. Every policy is tuned on
+streams with seeds of 1 000 000 and more and judged on seeds 0..23. The profiles come from PLACEOPT_DATA.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from placeopt.plotting.files import write_figure
+from placeopt.plotting.style import COLOURS, new_figure
+from placeopt.solvers.degree.policy_degree import PolicyDegree
+from placeopt.solvers.degree.select import tuned_policy
+from placeopt.streams import Summary, load_stream, offline_bound, simulate, simulate_many
+
+HERE = Path(__file__).resolve().parent
+DATA = Path(os.environ.get("PLACEOPT_DATA", HERE.parents[1] / ".." / "shared" / "data")) / "pipedream"
+SEEDS = 24
+BETAS = "ABCD"
+LOADS = (0.5, 0.7, 0.9, 1.1, 1.3)
+POLICIES = ("max-degree", "min-degree", "random-degree", "constant-degree:4", "constant-degree:8", "constant-degree",
+            "feasible-first", "rollout", "policy-degree")  # fmt: skip
+PUBLISHED = {  # Parsonson et al. 2023, three seeds
+    "PAC-ML, final checkpoint": (0.2209, 0.2641, 0.1247, 0.1037),
+    "PAC-ML, best checkpoint": (0.2038, 0.2567, 0.1166, 0.0992),
+    "max-degree": (0.2624, 0.2631, 0.2674, 0.2631),
+    "min-degree": (0.3087, 0.3956, 0.3074, 0.1419),
+    "random-degree": (0.5172, 0.6011, 0.5055, 0.4652),
+}
+
+
+def stream(beta, rule="uniform", units="published", seed=0, **options):
+    """Return the stream of one cell."""
+    extra = "".join(f"&{key}={value}" for key, value in options.items())
+    return load_stream(f"stream:ramp?beta={beta}&rule={rule}&units={units}&seed={seed}{extra}", profiles=DATA)
+
+
+def measure(part, problem, policies, load=None):
+    """Return a row per policy, and one for the bound, of the held-out streams like `problem`."""
+    streams = [problem, *(problem.resample(seed) for seed in range(1, SEEDS))]
+    cell = {"part": part, "units": problem.jobs.config.units, "rule": problem.jobs.config.rule,
+            "beta": problem.spec.beta, "load": load or round(problem.offered_load, 3)}  # fmt: skip
+    rows = []
+
+    def add(name, policy, setting, seconds):
+        runs = simulate_many(streams, policy)
+        s = Summary.of(name, runs)
+        rows.append({
+            **cell, "policy": name, "blocking": s.blocking_rate, "low": s.ci95[0], "high": s.ci95[1], "jct": s.mean_jct,
+            "speedup": s.mean_speedup, "throughput": s.throughput, "degree": s.mean_degree, "utilisation": s.utilisation,
+            **s.causes, "seeds": len(runs), "tuning_seconds": round(seconds, 1), "setting": setting,
+        })  # fmt: skip
+        print(f"{part} {problem.name} {cell['load']} {name}: {s.blocking_rate:.4f}", flush=True)
+        return np.array([run.blocking_rate for run in runs])
+
+    for name in policies:
+        start = time.perf_counter()
+        if name != "policy-degree":
+            policy, setting = tuned_policy(name, problem)
+            add(name, policy, setting, time.perf_counter() - start)
+            continue
+        trained = PolicyDegree().train(problem, 0)
+        seconds = time.perf_counter() - start
+        seed = add("seed of policy-degree", trained.seed_policy, "", 0.0)
+        learned = add(name, trained.policy, f"validation {trained.validation}", seconds)
+        gain = seed - learned
+        half = 2.07 * gain.std(ddof=1) / np.sqrt(len(gain))
+        rows[-1]["setting"] += f"; below its seed by {gain.mean():.4f} +- {half:.4f} (paired)"
+    rates = np.array([offline_bound(one).blocking_rate for one in streams])
+    rows.append({**cell, "policy": "offline bound", "blocking": rates.mean(), "seeds": SEEDS, "setting": "lp"})
+    return rows
+
+
+def published():
+    """Split rule and units as published."""
+    return [row for beta in BETAS for row in measure("published", stream(beta, "published"), POLICIES)]
+
+
+def uniform():
+    """Every op split u ways or not at all, in one block."""
+    return [row for beta in BETAS for row in measure("uniform", stream(beta), POLICIES)]
+
+
+def consistent():
+    """Seconds and bytes: communication costs what it costs."""
+    kept = [p for p in POLICIES if p != "constant-degree:8"]
+    return [row for beta in BETAS for row in measure("consistent", stream(beta, units="consistent"), kept)]
+
+
+def poisson(units="published"):
+    """Blocking against load under Poisson arrivals."""
+    rows = []
+    base = stream("A", units=units)
+    for load in LOADS:
+        interval = base.spec.gap(base.jobs) * base.offered_load / load
+        problem = stream("A", units=units, arrivals="poisson", interval=interval)
+        policies = ("max-degree", "min-degree", "constant-degree", "feasible-first", "rollout", "policy-degree")
+        rows += measure("poisson", problem, policies, load)
+    return rows
+
+
+def poisson_consistent():
+    """Blocking against load under Poisson arrivals, consistent units."""
+    return poisson("consistent")
+
+
+def short():
+    """Clairvoyant optimum of streams of 40 jobs by CP-SAT, beside the linear bound and the policies."""
+    rows = []
+    for beta in BETAS:
+        problem = stream(beta, jobs=40)
+        policies = {name: tuned_policy(name, problem)[0] for name in ("max-degree", "constant-degree", "rollout")}
+        for seed in range(5):
+            one = problem.resample(seed)
+            start = time.perf_counter()
+            exact = offline_bound(one, method="exact", seconds=20, num_workers=2)
+            row = {"part": "short", "beta": beta, "seed": seed, "jobs": one.num_jobs, "lp": offline_bound(one).blocked,
+                   "exact": exact.blocked, "proved": exact.exact,
+                   "seconds": round(time.perf_counter() - start, 1)}  # fmt: skip
+            row |= {name: simulate(one, policy, seed=seed).blocked for name, policy in policies.items()}
+            print(row, flush=True)
+            rows.append(row)
+    return rows
+
+
+def speed():
+    """Seconds of one 1001-job episode on one core, and of 1000 episodes on one and on all cores."""
+    rows = []
+    problem = stream("A")
+    problems = [problem.resample(seed) for seed in range(1000)]
+    for one in problems:
+        _ = one.arrays
+    for rule in ("uniform", "published"):
+        for name in ("max-degree", "random-degree", "constant-degree:8", "feasible-first:8-4-16", "rollout:8-4-16"):
+            case = stream("A", rule)
+            policy, _ = tuned_policy(name, case)
+            times = []
+            for seed in range(5 if "rollout" in name else 50):
+                start = time.perf_counter()
+                simulate(case, policy, seed=seed)
+                times.append(time.perf_counter() - start)
+            rows.append({"part": "speed", "what": f"1 episode, {rule} rule, {name}", "seconds": float(np.median(times))})
+    start = time.perf_counter()
+    trained = PolicyDegree(iterations=0, imitation=0).train(problem, 0).policy
+    times = []
+    for seed in range(20):
+        start = time.perf_counter()
+        simulate(problem, trained, seed=seed)
+        times.append(time.perf_counter() - start)
+    rows.append({"part": "speed", "what": "1 episode, uniform rule, policy-degree", "seconds": float(np.median(times))})
+    policy, _ = tuned_policy("feasible-first:8-4-16", problem)
+    for label, chosen, count in (("feasible-first:8-4-16", policy, 1000), ("policy-degree", trained, 1000)):
+        for workers in (1, 2):
+            start, cpu = time.perf_counter(), time.process_time()
+            simulate_many(problems[:count], chosen, workers=workers)
+            wall, used = time.perf_counter() - start, time.process_time() - cpu
+            rows.append({"part": "speed", "what": f"{count} episodes, {label}, {workers} thread(s)",
+                         "seconds": wall, "cores": used / wall})  # fmt: skip
+    for row in rows:
+        print(row, flush=True)
+    return rows
+
+
+PARTS = {f.__name__: f for f in (published, uniform, consistent, poisson, poisson_consistent, short, speed)}
+
+
+def write_rows(path, rows):
+    """Write dictionaries as CSV; numbers with five digits."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
+
+
+def read_rows(part):
+    """Return the rows of a part, empty if it has not been run."""
+    path = HERE / f"{part}.csv"
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+# --- tables and pictures ---------------------------------------------------------------------------------
+
+
+def grid(rows):
+    """Return {policy: {beta: row}} in the order of the file."""
+    found = {}
+    for row in rows:
+        found.setdefault(row["policy"], {})[row["beta"]] = row
+    return found
+
+
+def shown(row):
+    """Return a rate with half its interval."""
+    rate = float(row["blocking"])
+    return f"{rate:.4f}" + (f" ± {(float(row['high']) - float(row['low'])) / 2:.4f}" if row["high"] else "")
+
+
+def table(rows, columns, key):
+    """Return the lines of a Markdown table: a line per policy, a column per value of `key`."""
+    found = {}
+    for row in rows:
+        found.setdefault(row["policy"], {})[row[key]] = row
+    lines = ["| policy | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    lines += ["| " + " | ".join([name, *(shown(cells[c]) for c in columns)]) + " |" for name, cells in found.items()]
+    return lines
+
+
+def reductions(lines):
+    """Add the relative reduction of blocking against maximum parallelisation."""
+    lines += ["", "## Reduction against maximum parallelisation", "",
+              "(blocking of max-degree - blocking) / blocking of max-degree; the published abstract says up to 56.2 %.",
+              "", "| | A | B | C | D |", "|---|---|---|---|---|"]  # fmt: skip
+    base = PUBLISHED["max-degree"]
+    for name in ("PAC-ML, final checkpoint", "PAC-ML, best checkpoint"):
+        cells = (f"{1 - ours / most:.1%}" for ours, most in zip(PUBLISHED[name], base, strict=True))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    for part in ("published", "uniform"):
+        cells = grid(read_rows(part))
+        for name in ("constant-degree", "feasible-first", "rollout", "policy-degree", "offline bound"):
+            if name in cells:
+                most = cells["max-degree"]
+                values = (f"{1 - float(cells[name][b]['blocking']) / float(most[b]['blocking']):.1%}" for b in BETAS)
+                lines.append(f"| {name}, {part} rule | " + " | ".join(values) + " |")
+
+
+def report():
+    """Write tables.md and the pictures from the CSV files."""
+    lines = ["# Job streams: tables", "", "Blocking rate, mean of 24 held-out seeds ± half of its 95 % interval.", "",
+             "## As published (three seeds)", "", "| policy | A | B | C | D |", "|---|---|---|---|---|"]  # fmt: skip
+    lines += [f"| {name} | " + " | ".join(f"{v:.4f}" for v in row) + " |" for name, row in PUBLISHED.items()]
+    for part, title in (("published", "Published units, published split rule"),
+                        ("uniform", "Published units, uniform split rule"),
+                        ("consistent", "Consistent units, uniform split rule")):  # fmt: skip
+        if rows := read_rows(part):
+            lines += ["", f"## {title}", "", *table(rows, BETAS, "beta")]
+            if part != "consistent":
+                draw_distributions(part, rows)
+    reductions(lines)
+    for units in ("published", "consistent"):
+        if rows := read_rows("poisson" if units == "published" else "poisson_consistent"):
+            lines += ["", f"## Poisson arrivals, distribution A, {units} units, by offered load", ""]
+            lines += table(rows, [f"{load}" for load in LOADS], "load")
+    if rows := read_rows("poisson") + read_rows("poisson_consistent"):
+        draw_loads(rows)
+    if rows := read_rows("short"):
+        lines += ["", "## Streams of 40 jobs: blocked jobs, and the clairvoyant optimum by CP-SAT", ""]
+        names = ["beta", "seed", "lp", "exact", "proved", "seconds", "max-degree", "constant-degree", "rollout"]
+        lines += ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+        lines += ["| " + " | ".join(row[name] for name in names) + " |" for row in rows]
+    if rows := read_rows("speed"):
+        lines += ["", "## Speed", "", "| | seconds | cores used |", "|---|---|---|"]
+        lines += [f"| {row['what']} | {float(row['seconds']):.4f} | {row['cores']} |" for row in rows]
+    lookahead = stream("A", units="consistent").jobs.lookahead
+    lines += ["", "## Completion time by degree, consistent units (seconds)", ""]
+    degrees = next(iter(lookahead.values()))
+    lines += ["| model | " + " | ".join(map(str, degrees)) + " | best degree |", "|---" * (len(degrees) + 2) + "|"]
+    for model, row in lookahead.items():
+        lines.append(f"| {model} | " + " | ".join(f"{t:.2f}" for t in row.values()) + f" | {min(row, key=row.get)} |")
+    draw_splitting(lookahead)
+    (HERE / "tables.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def draw_distributions(part, rows):
+    """Bars per distribution with confidence intervals; PAC-ML's checkpoints and the offline bound as lines."""
+    cells = grid(rows)
+    names = [n for n in ("max-degree", "min-degree", "constant-degree", "feasible-first", "policy-degree", "rollout")]
+    figure = new_figure(9, 4)
+    axes = figure.add_subplot()
+    width = 0.8 / len(names)
+    for i, name in enumerate(names):
+        rates = [float(cells[name][beta]["blocking"]) for beta in BETAS]
+        error = [float(cells[name][beta]["high"]) - rate for beta, rate in zip(BETAS, rates, strict=True)]
+        at = np.arange(4) - 0.4 + (i + 0.5) * width
+        axes.bar(at, rates, width, yerr=error, label=name, color=COLOURS[i], error_kw={"linewidth": 1})
+    for k, beta in enumerate(BETAS):
+        span = k - 0.43, k + 0.43
+        first = k == 0
+        axes.hlines(PUBLISHED["PAC-ML, best checkpoint"][k], *span, colors="black", linestyles="dashed",
+                    label="PAC-ML, best checkpoint" if first else None)  # fmt: skip
+        axes.hlines(float(cells["offline bound"][beta]["blocking"]), *span, colors="black", linewidth=2,
+                    label="bound on any policy" if first else None)  # fmt: skip
+    axes.set_xticks(range(4), [f"{beta}" for beta in BETAS])
+    axes.set_xlabel("distribution of the deadlines")
+    axes.set_ylabel("blocking rate")
+    axes.set_title(f"{SEEDS} held-out streams of 1001 jobs, {part} split rule", fontsize=10)
+    finish(figure, axes)
+    write_figure(figure, HERE / f"distributions-{part}.png", dpi=110)
+
+
+def draw_loads(rows):
+    """Blocking against offered load, one panel for each kind of units."""
+    figure = new_figure(9, 3.8)
+    for panel, units in zip(figure.subplots(1, 2, sharey=True), ("published", "consistent"), strict=True):
+        for i, name in enumerate(dict.fromkeys(row["policy"] for row in rows)):
+            mine = [row for row in rows if row["policy"] == name and row["units"] == units]
+            if name == "seed of policy-degree" or not mine:
+                continue
+            load, rate = ([float(row[key]) for row in mine] for key in ("load", "blocking"))
+            if name == "offline bound":
+                panel.plot(load, rate, color="black", linewidth=2, label="bound on any policy")
+                continue
+            error = [float(row["high"]) - float(row["blocking"]) for row in mine]
+            panel.errorbar(load, rate, yerr=error, marker="o", markersize=3, label=name, color=COLOURS[i])
+        panel.set_title(f"{units} units", fontsize=10)
+        panel.set_xlabel("offered load (sequential work per server and time)")
+        finish(figure if units == "published" else None, panel)
+    figure.axes[0].set_ylabel("blocking rate")
+    write_figure(figure, HERE / "load.png", dpi=110)
+
+
+def draw_splitting(lookahead):
+    """Speed-up by degree in consistent units."""
+    figure = new_figure(6, 3.8)
+    axes = figure.add_subplot()
+    for i, (model, row) in enumerate(lookahead.items()):
+        axes.plot(list(row), [row[1] / t for t in row.values()], marker="o", label=model, color=COLOURS[i])
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xlabel("degree")
+    axes.set_ylabel("speed-up over one server")
+    axes.set_title("Where splitting stops paying (consistent units)", fontsize=10)
+    finish(figure, axes)
+    write_figure(figure, HERE / "splitting.png", dpi=110)
+
+
+def finish(figure, axes):
+    """Tidy the axes; put the legend below the figure."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#E8E8E8", linewidth=0.6)
+    axes.set_axisbelow(True)
+    if figure is not None:
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+
+
+def main(wanted):
+    """Run the parts that are named, all by default, and write the report."""
+    unknown = [name for name in wanted if name not in (*PARTS, "report")]
+    if unknown:
+        sys.exit(f"unknown part {unknown[0]}; known: {', '.join(PARTS)}, report")
+    for name in PARTS:
+        if not wanted or name in wanted:
+            write_rows(HERE / f"{name}.csv", PARTS[name]())
+    report()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
