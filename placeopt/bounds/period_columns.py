@@ -199,7 +199,11 @@ class ColumnBound:
             return None if found is None else (g, found)
         if threshold > caps[g]:
             return None
-        found = self._above(g, limit, prices, threshold)
+        # At a threshold of 0 or less even the empty set is dear enough: these prices refute nothing.
+        least = _MARGIN * float(prices.sum())
+        found = self._above(g, limit, prices, max(threshold, least))
+        if found is None and threshold < least:
+            raise _UndecidedError
         return None if found is None else (g, found)
 
     def _exactly_above(self, g: int, limit: int, prices: NDArray[np.float64]) -> NDArray[np.bool_] | None:

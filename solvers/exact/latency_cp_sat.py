@@ -27,6 +27,7 @@ from placeopt.problem import INCOMPATIBLE
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
 from placeopt.solvers.exact.latency_warm_start import warm_start
+from placeopt.solvers.exact.period_warm_start import warm_seconds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 MAX_GRID = 2**40
 """Horizons above this are solved on a coarser grid (floored, so that bounds stay proofs)."""
-
-_WARM_SHARE, _MAX_WARM_SECONDS = 0.15, 60.0
 
 
 def solve_latency(
@@ -62,7 +61,7 @@ def solve_latency(
     status, message = None, ""
     with tracker:
         latency_arrays(problem)
-        seconds = min(_MAX_WARM_SECONDS, _WARM_SHARE * tracker.seconds_left)
+        seconds = warm_seconds(tracker)
         raise_period_bounds(tracker, seconds=0.0)
         if getattr(solver, "warm_start", True) or initial is not None:
             warm_start(

@@ -25,6 +25,7 @@ from placeopt.latency import (
 from placeopt.period import INFEASIBLE
 from placeopt.period_model import contract
 from placeopt.solution import Placement
+from placeopt.solvers.exact.period_warm_start import enough_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +62,8 @@ def warm_start(tracker: Tracker[Placement], initial: Placement | None, *, second
         if not stop():
             _offer(tracker, _pipeline(problem, chain))
     if tracker.solution is not None and not stop():
-        _anneal(tracker, stop, seed, cycles=_CYCLES if np.isinf(seconds) else None)
+        cycles = enough_cycles(seconds, problem.num_ops * problem.num_devices, _CYCLES)
+        _anneal(tracker, stop, seed, cycles)
 
 
 def _offer(tracker: Tracker[Placement], device: NDArray[np.int64] | None) -> None:

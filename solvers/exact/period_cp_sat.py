@@ -30,7 +30,7 @@ from placeopt.period_model import contract
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
 from placeopt.solvers.exact.linear_dp import offer_initial
-from placeopt.solvers.exact.period_warm_start import warm_start
+from placeopt.solvers.exact.period_warm_start import warm_seconds, warm_start
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 MAX_GRID = 2**40
 """Sums of ticks above this are solved on a coarser grid (floored, so that bounds stay proofs)."""
 
-_WARM_SHARE, _MAX_WARM_SECONDS = 0.15, 60.0
 _FIRST_SHARE, _COLUMN_SHARE = 0.15, 0.5
 
 
@@ -105,7 +104,7 @@ def prepare(
     if not heuristics:
         offer_initial(tracker, initial)
         return ""
-    return warm_start(tracker, initial, seconds=min(_MAX_WARM_SECONDS, _WARM_SHARE * tracker.seconds_left), seed=seed)
+    return warm_start(tracker, initial, seconds=warm_seconds(tracker), seed=seed)
 
 
 def _prove(solver: Any, tracker: Tracker[Placement], seed: int) -> str | None:

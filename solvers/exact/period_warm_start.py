@@ -23,6 +23,19 @@ if TYPE_CHECKING:
     from placeopt.solver import Tracker
 
 _ORDERS, _MAX_IDEALS, _CYCLES, _MAX_NODES = 4, 60_000, 6, 2_000
+_SHARE, _MOST_SECONDS = 0.15, 60.0
+_FEW_CHOICES = 100  # nodes times devices up to which a few cycles are enough whatever the time
+
+
+def warm_seconds(tracker: Tracker[Placement]) -> float:
+    """Time for a warm start: a share of a limited budget, infinity (a fixed number of cycles) of an unlimited one."""
+    left = tracker.seconds_left
+    return left if np.isinf(left) else min(_MOST_SECONDS, _SHARE * left)
+
+
+def enough_cycles(seconds: float, choices: int, cycles: int) -> int | None:
+    """`cycles` where they are the limit, None where the time is."""
+    return cycles if np.isinf(seconds) or choices <= _FEW_CHOICES else None
 
 
 def warm_start(
@@ -55,7 +68,8 @@ def warm_start(
         if ideals and problem.contiguity != "chain" and not stop():
             _all_ideals(tracker, chain, stop)
     if problem.contiguity == "none" and not stop() and free.num_nodes > 1 and problem.num_devices > 1:
-        _anneal(tracker, free, stop, seed, cycles=_CYCLES if np.isinf(seconds) else None)
+        cycles = enough_cycles(seconds, free.num_nodes * problem.num_devices, _CYCLES)
+        _anneal(tracker, free, stop, seed, cycles)
     return ""
 
 
