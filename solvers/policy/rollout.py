@@ -95,6 +95,10 @@ class Scratch(NamedTuple):
     tied: NDArray[np.bool_]  # (max(n, k),)
 
 
+_inlined = njit(cache=True, nogil=True, inline="always")
+"""For helpers of an episode: passing the tuples to a call would copy and count a hundred words each time."""
+
+
 @njit(cache=True, nogil=True)
 def _scratch(a: RolloutArrays) -> Scratch:
     n, k = a.compute.shape
@@ -118,7 +122,7 @@ def _scratch(a: RolloutArrays) -> Scratch:
     )
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _uniform(state: NDArray[np.uint64]) -> float:
     """Draw a number in [0, 1) and advance the state (SplitMix64, Steele et al. 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -129,7 +133,7 @@ def _uniform(state: NDArray[np.uint64]) -> float:
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _enter(a: RolloutArrays, p: Weights, s: Scratch, op: int, moment: float, count: int) -> None:
     """Add a ready op: its features and its mass are fixed from now on."""
     last = a.sel_static.shape[1] - 1
@@ -145,7 +149,7 @@ def _enter(a: RolloutArrays, p: Weights, s: Scratch, op: int, moment: float, cou
     s.score[op] = score / p.temperature
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _select(
     a: RolloutArrays, p: Weights, s: Scratch, state: NDArray[np.uint64], count: int, mode: int, forced: int,
     g_sel: Floats, g_sel_residual: Floats, out: Floats,
@@ -208,84 +212,94 @@ def _select(
     return chosen
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _describe(a: RolloutArrays, s: Scratch, device: NDArray[np.int32], v: int) -> int:
     """Fill the PLC features of op v on every device it may go to; return how many there are.
 
     Devices that are not candidates get a negative first feature. Features are scaled to [0, 1] over candidates.
     """
-    k = a.compute.shape[1]
+    # Arrays are taken out of their tuples once: every access through a tuple counts references.
+    plc, finish, start, free_at, link_class = s.plc, s.finish, s.start, s.free_at, a.link_class
+    pred_op, pred_tensor, transfer = a.pred_op, a.pred_tensor, a.transfer
+    k, features = plc.shape
     unit = a.unit[v]
     home = s.unit_home[unit]
+    bytes_ = a.unit_bytes[unit]
     candidates = 0
     for d in range(k):
-        s.plc[d, 0] = -1.0
+        plc[d, 0] = -1.0
         if home >= 0:
             if d != home:
                 continue
-        elif not a.unit_allowed[unit, d] or s.room[d] < a.unit_bytes[unit]:
+        elif not a.unit_allowed[unit, d] or s.room[d] < bytes_:
             continue
+        plc[d, 0] = 0.0
         candidates += 1
-    if candidates == 0:
+    if candidates <= 1:
         # Nothing has room: the roomiest compatible device takes it, and the evaluation will refuse the placement.
         pick = -1
         for d in range(k):
-            if a.unit_allowed[unit, d] and (pick < 0 or s.room[d] > s.room[pick]):
+            if candidates == 1:
+                if plc[d, 0] >= 0:
+                    pick = d
+            elif a.unit_allowed[unit, d] and (pick < 0 or s.room[d] > s.room[pick]):
                 pick = d
-        s.plc[pick, 0] = 0.0
-        for f in range(1, s.plc.shape[1]):
-            s.plc[pick, f] = 0.0
+        for f in range(features):  # scaled over a single candidate
+            plc[pick, f] = 0.0
         return 1
+    first, last = a.pred_ptr[v], a.pred_ptr[v + 1]
     for d in range(k):
-        if home >= 0:
-            if d != home:
-                continue
-        elif not a.unit_allowed[unit, d] or s.room[d] < a.unit_bytes[unit]:
+        if plc[d, 0] < 0:
             continue
         arrival = 0.0
         pay = 0.0
         there = 0.0
         begin = np.inf
         end = 0.0
-        for e in range(a.pred_ptr[v], a.pred_ptr[v + 1]):
-            u = a.pred_op[e]
-            at = s.finish[u]
+        for e in range(first, last):
+            u = pred_op[e]
+            at = finish[u]
             if device[u] == d:
-                there += at - s.start[u]
-                begin = min(begin, s.start[u])
+                there += at - start[u]
+                begin = min(begin, start[u])
                 end = max(end, at)
             else:
-                cost = a.transfer[a.pred_tensor[e], a.link_class[device[u], d]]
+                cost = transfer[pred_tensor[e], link_class[device[u], d]]
                 pay += cost
                 at += cost
             arrival = max(arrival, at)
-        pull = s.pull[v, d]
-        begin_at = max(arrival, s.free_at[d])
-        s.plc[d, 0] = begin_at
-        s.plc[d, 1] = begin_at + a.compute[v, d]
-        s.plc[d, 2] = s.free_at[d]
-        s.plc[d, 3] = pay
-        s.plc[d, 4] = there
-        s.plc[d, 5] = begin if begin < np.inf else 0.0
-        s.plc[d, 6] = end
-        s.plc[d, 7] = s.load[d]
-        s.plc[d, 8] = s.room[d]
-        s.plc[d, 9] = s.link[d]
-        s.plc[d, 10] = pull
-    for f in range(s.plc.shape[1] - 1, -1, -1):
+        begin_at = max(arrival, free_at[d])
+        plc[d, 0] = begin_at
+        plc[d, 1] = begin_at + a.compute[v, d]
+        plc[d, 2] = free_at[d]
+        plc[d, 3] = pay
+        plc[d, 4] = there
+        plc[d, 5] = begin if begin < np.inf else 0.0
+        plc[d, 6] = end
+        plc[d, 7] = s.load[d]
+        plc[d, 8] = s.room[d]
+        plc[d, 9] = s.link[d]
+        plc[d, 10] = s.pull[v, d]
+    for f in range(features - 1, -1, -1):
         low, high = np.inf, -np.inf
         for d in range(k):
-            if s.plc[d, 0] >= 0:
-                low = min(low, s.plc[d, f])
-                high = max(high, s.plc[d, f])
+            if plc[d, 0] >= 0:
+                low = min(low, plc[d, f])
+                high = max(high, plc[d, f])
+        # Dividing, not multiplying by the inverse: the greatest becomes exactly 1.
         span = high - low
-        for d in range(k):
-            if s.plc[d, 0] >= 0:
-                s.plc[d, f] = (s.plc[d, f] - low) / span if span > 0 else 0.0
+        if span > 0:
+            for d in range(k):
+                if plc[d, 0] >= 0:
+                    plc[d, f] = (plc[d, f] - low) / span
+        else:
+            for d in range(k):
+                if plc[d, 0] >= 0:
+                    plc[d, f] = 0.0
     return candidates
 
 
-@njit(cache=True, nogil=True)
+@_inlined
 def _place(
     a: RolloutArrays, p: Weights, s: Scratch, state: NDArray[np.uint64], v: int, mode: int, forced: int,
     g_plc: Floats, g_plc_residual: Floats, out: Floats,

@@ -107,8 +107,8 @@ class Post:
     cross_entropy: bool = True
     policy_gradient: bool = True
     batch: int = 32
-    refit: int = 256
-    elite: float = 0.1
+    refit: int = 96
+    elite: float = 0.15
     smoothing: float = 0.7
     epochs: int = 4
     learning_rate: float = 1.0
