@@ -1,11 +1,13 @@
 """Cut a training or inference graph into the stages of a shape: V, wave, X, M or K, each by the exact period DP.
 
-V     one stage per device; fewer stages than devices leave room for replicas
+V     one stage per device
 wave  two stages per device, down and up again
 X     both directions at once; every device holds the weights of two stages
 M     the ops with an outsized share of time or weights (embeddings, heads) tensor-parallel on all devices, the rest a
       chain; where they sit between the stages, as in an encoder-decoder, this is Tessel's NN
 K     two independent branches on half of the devices each, what joins them tensor-parallel
+
+Fewer stages than devices leave room for replicas of the whole, each with its share of the batch.
 """
 
 from __future__ import annotations
@@ -71,14 +73,18 @@ def make_plan(shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: s
         raise InputError(f"stages: expected a divisor of the {d} devices, received {stages}")
     if stages < d and not _replicable(cluster, stages):
         raise InputError(f"'{cluster.name}' does not split into equal groups of {stages} devices")
-    if shape in ("X", "K") and d % 2:
-        raise InputError(f"shape {shape} needs an even number of devices, received {d}")
-    if shape in ("X", "K") and not _replicable(cluster, 1 if shape == "X" else d // 2):
-        raise InputError(f"shape {shape} needs equal devices, '{cluster.name}' has different ones")
+    group = first_devices(cluster, stages)
+    if shape in ("X", "K") and stages % 2:
+        raise InputError(f"shape {shape} needs an even number of devices, received {stages}")
+    if shape in ("X", "K") and not _replicable(group, 1 if shape == "X" else stages // 2):
+        raise InputError(f"shape {shape} needs equal devices, '{group.name}' has different ones")
+    weights, room = int(graph.resident.sum()), sum(device.memory for device in group.devices)
+    if weights > room:
+        raise InputError(f"'{graph.name}' needs {weights} bytes for weights, {stages} of {cluster.name} have {room}")
     found: InputError | None = None
     for share in MEMORY_SHARES:
         try:
-            plan = _CUTS[shape](graph, first_devices(cluster, stages), share, seconds)
+            plan = _CUTS[shape](graph, group, share, seconds)
             plan.problem(mode=mode, recompute=mode == "train")
         except InputError as error:
             # The weights alone, with all memory for them, say most about what is missing.
@@ -323,7 +329,7 @@ def _sync(plan: Plan, graph: OpGraph, cluster: Cluster) -> float:
     copies = [[stage + turn * plan.stages for turn in range(cluster.num_devices // plan.stages)]
               for stage in range(plan.stages)]  # fmt: skip
     if plan.shape == "X":
-        copies = [[stage, plan.stages - 1 - stage] for stage in range(plan.stages)]
+        copies = [places + copies[-1 - stage] for stage, places in enumerate(copies)]
     gradients = np.array([name.rpartition("/")[2].startswith("wgrad") for name in graph.op_names])
     worst = 0.0
     for stage, places in enumerate(copies):

@@ -131,6 +131,7 @@ def choose_pipeline(
     dp_seconds: float = 5.0,
     num_workers: int = 2,
     seed: int = 0,
+    cuts: Cuts | None = None,
 ) -> JointResult:
     """Search stages x shape x micro-batch size x recomputation for the best throughput under memory.
 
@@ -141,11 +142,14 @@ def choose_pipeline(
     batch : samples per step.
     mode : "train", or "infer" for forward passes only.
     micro_batches : sizes to try, in samples.
-    stages : numbers of stages to try for shape V; every divisor of the number of devices by default.
+    stages : numbers of stages to try; every divisor of the number of devices by default. Shapes other than V are tried
+        with at most 4 replicas.
     solvers : what schedules a candidate; the shortest step wins, the first of equals. Those made for other shapes are
         passed over.
     memory : bytes per device instead of the cluster's.
     seconds, dp_seconds : time limits of one schedule and one cut.
+    cuts : an empty dictionary to share between calls that differ in schedules only (same model, cluster, memory and
+        mode): each cut is made once.
 
     Raises
     ------
@@ -159,14 +163,14 @@ def choose_pipeline(
         devices = replace(devices, devices=tuple(replace(x, memory=memory) for x in devices.devices))
     _check(batch, mode, micro_batches, shapes, solvers)
     search = _Search(devices, batch, mode, tuple(recompute) if mode == "train" else (False,), tuple(solvers),
-                     seconds, dp_seconds, num_workers, seed)  # fmt: skip
+                     seconds, dp_seconds, num_workers, seed, {} if cuts is None else cuts)  # fmt: skip
     d = devices.num_devices
     counts = [s for s in range(1, d + 1) if d % s == 0] if stages is None else list(stages)
     sizes = list(micro_batches) if callable(model) or str(model).startswith("gen:") else [1]
     for size in sizes:
-        graph = _graph(model, size, mode)
+        graph = search.graph(model, size)
         for shape in shapes:
-            for count in counts if shape == "V" else ([d] if d > 1 else []):
+            for count in counts if shape == "V" else [s for s in counts if s > 1 and 4 * s >= d]:
                 search.add(shape, count, size, graph)
     return search.run()
 
@@ -181,6 +185,10 @@ def _check(batch: int, mode: str, sizes: Sequence[int], shapes: Sequence[str], s
     for name in shapes:
         if name not in SHAPES:
             raise InputError(f"shapes: expected some of {', '.join(SHAPES)}, received '{name}'")
+
+
+Cuts = dict[tuple[str, int, int], Any]
+"""(shape, stages, micro-batch size) -> Plan or the InputError in its place; ("graph", 0, size) -> OpGraph."""
 
 
 def _graph(model: Any, size: int, mode: str) -> OpGraph:
@@ -205,12 +213,32 @@ class _Search:
 
     def __init__(
         self, cluster: Cluster, batch: int, mode: str, recompute: tuple[bool, ...], solvers: tuple[str, ...],
-        seconds: float, dp_seconds: float, num_workers: int, seed: int,
+        seconds: float, dp_seconds: float, num_workers: int, seed: int, cuts: Cuts,
     ) -> None:  # fmt: skip
         self.cluster, self.batch, self.mode, self.recompute, self.solvers = cluster, batch, mode, recompute, solvers
         self.seconds, self.dp_seconds, self.num_workers, self.seed = seconds, dp_seconds, num_workers, seed
+        self.cuts = cuts
         self.waiting: list[Choice] = []
         self.finished: list[Choice] = []
+
+    def graph(self, model: Any, size: int) -> OpGraph:
+        """Return the graph of a micro-batch of `size` samples."""
+        key = ("graph", 0, size)
+        if key not in self.cuts:
+            self.cuts[key] = _graph(model, size, self.mode)
+        return self.cuts[key]  # type: ignore[no-any-return]
+
+    def plan(self, shape: str, stages: int, size: int, graph: OpGraph) -> Plan:
+        """Return the cut, or raise why there is none."""
+        key = (shape, stages, size)
+        if key not in self.cuts:
+            try:
+                self.cuts[key] = make_plan(shape, stages, graph, self.cluster, self.mode, self.dp_seconds)
+            except InputError as error:
+                self.cuts[key] = error
+        if isinstance(self.cuts[key], InputError):
+            raise self.cuts[key]
+        return self.cuts[key]  # type: ignore[no-any-return]
 
     def add(self, shape: str, stages: int, size: int, graph: OpGraph) -> None:
         """Cut the graph for one shape; a candidate with and one without recomputation comes of it."""
@@ -223,7 +251,7 @@ class _Search:
             self.finished.append(replace(choices[0], reason=reason))
             return
         try:
-            plan = make_plan(shape, stages, graph, self.cluster, self.mode, self.dp_seconds)
+            plan = self.plan(shape, stages, size, graph)
         except InputError as error:
             self.finished.append(replace(choices[0], reason=str(error)))
             return

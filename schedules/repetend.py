@@ -229,7 +229,7 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
     """
     rank = np.arange(size * problem.num_blocks).reshape(size, -1) // problem.num_blocks
     backward_first = np.array([kind == "F" for kind in problem.kind], dtype=np.int64) * size
-    candidates = [dispatch(problem, rank), dispatch(problem, rank + backward_first[None, :])]
+    candidates = [dispatch(problem, rank), dispatch(problem, rank + backward_first[None, :]), _serial(problem, size)]
     best: Repetend | None = None
     for start in candidates:
         if start is None:
@@ -243,3 +243,26 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
         if best is None or reach < best.period:
             best = Repetend(reach, start)
     return best
+
+
+def _serial(problem: PipelineProblem, size: int) -> NDArray[np.int64] | None:
+    """Return the schedule that runs one block at a time, newest ready block first, where that fits into memory."""
+    after: list[list[int]] = [[] for _ in range(problem.num_blocks)]
+    waiting = np.diff(problem.pred_ptr)
+    for u, v, _ in problem.edges:
+        after[u].append(v)
+    ready = np.flatnonzero(waiting == 0)[::-1].tolist()
+    start, now = np.zeros(problem.num_blocks, dtype=np.int64), 0
+    held = np.zeros(problem.num_devices, dtype=np.int64)
+    while ready:
+        v = ready.pop()
+        held += problem.memory[v]
+        if (held > problem.capacity).any():
+            return None
+        start[v] = max([now, *(int(start[u] + problem.span[u]) + lag for u, lag in problem.predecessors_of(v))])
+        now = int(start[v] + problem.span[v])
+        for successor in after[v]:
+            waiting[successor] -= 1
+            if waiting[successor] == 0:
+                ready.append(successor)
+    return start[None, :] + now * np.arange(size, dtype=np.int64)[:, None]
