@@ -3,7 +3,8 @@
 The split job becomes a `PlacementProblem` whose devices are the job's servers: sub-ops are fixed to their servers,
 every edge is a tensor, and transfers queue on channels (one outgoing bus per server, or one per ordered pair) where
 the published lookahead lets them all progress at once. Servers run the ready sub-op with the smallest compute cost,
-without preemption. A synchronisation edge ends in an op of no length that nothing waits for.
+without preemption. A synchronisation edge ends in an op of no length that nothing waits for, and lets other transfers
+pass.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def split_job_problem(
         tick_seconds=TICK,
     )
     rank = np.empty(len(times), dtype=np.int64)
-    rank[np.lexsort((np.arange(len(times)), times))] = np.arange(len(times))
+    waiting = np.arange(len(times)) >= n  # gradients let the transfers go first that ops wait for
+    rank[np.lexsort((np.arange(len(times)), times, waiting))] = np.arange(len(times))
     return problem, Placement(devices, rank)
 
 

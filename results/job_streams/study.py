@@ -4,8 +4,8 @@
     python results/job_streams/study.py uniform    # one part; `report` only redraws from the CSV files
 
 Parts: published (split rule and units as published), uniform (split rule {1, u}), consistent (consistent units),
-poisson and poisson_consistent (blocking against load), short (exact clairvoyant optimum of short streams), speed. Every policy is tuned on
-streams with seeds of 1 000 000 and more and judged on seeds 0..23. The profiles come from PLACEOPT_DATA.
+poisson and poisson_consistent (blocking against load), short (clairvoyant optimum of short streams), speed. Every
+policy is tuned on streams with seeds of 1 000 000 and more and judged on seeds 0..23. Profiles: PLACEOPT_DATA.
 """
 
 from __future__ import annotations

@@ -1,0 +1,90 @@
+"""The offline bound: linear program <= exact optimum <= any policy, and an exhaustive search on few jobs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import stream_oracle
+from stream_samples import few_jobs, stream, table
+
+from placeopt.errors import InputError
+from placeopt.solvers.degree.driver import hopeless_jobs
+from placeopt.solvers.degree.feasible_first import padded
+from placeopt.streams import DegreePolicy, JobStreamProblem, offline_bound, simulate
+
+
+def every_policy(problem):
+    """Blocked jobs of many policies."""
+    degrees = problem.jobs.degrees
+    rows = len(problem.jobs.profiles)
+    policies = [DegreePolicy("constant-degree", degree=u) for u in degrees]
+    policies += [DegreePolicy("feasible-first", order=padded(problem, [degrees] * rows))]
+    policies += [DegreePolicy("rollout", order=padded(problem, [degrees[::-1]] * rows), samples=4, depth=5)]
+    policies += [DegreePolicy(name) for name in ("max-degree", "min-degree", "random-degree")]
+    return [simulate(problem, policy).blocked for policy in policies]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_exact_is_the_clairvoyant_optimum(seed):
+    """CP-SAT with blocks finds what trying every degree and block of every job finds."""
+    problem = few_jobs(seed, jobs=6)
+    best = problem.num_jobs - stream_oracle.most_completed(problem)
+    exact = offline_bound(problem, method="exact")
+    assert exact.exact
+    assert exact.blocked == best
+
+
+def test_exact_matters():
+    """Among the crowded streams are some that block jobs, and some where refusing or waiting room decides."""
+    bounds = [offline_bound(few_jobs(seed, jobs=6), method="exact").blocked for seed in range(8)]
+    assert max(bounds) > 0
+    assert min(bounds) < 6
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("beta", ["A", "B"])
+def test_bounds_are_ordered(seed, beta):
+    """Hopeless jobs <= linear program <= integers <= exact <= every policy, on streams of 20 jobs."""
+    problem = stream(20, beta=beta, seed=seed, load=1.2, grid=(2, 1, 2))
+    lp, integer, exact = (offline_bound(problem, method=m, seconds=10).blocked for m in ("lp", "cp-sat", "exact"))
+    assert hopeless_jobs(problem) <= lp <= integer <= exact <= min(every_policy(problem))
+
+
+@pytest.mark.parametrize("rule", ["published", "uniform"])
+def test_linear_bound_holds_on_long_streams(rule):
+    """The linear program stays below every policy on a crowded stream under either rule."""
+    problem = stream(200, beta="C", load=1.5, rule=rule, arrivals="poisson")
+    bound = offline_bound(problem)
+    assert 0 < bound.blocked <= min(every_policy(problem))
+    assert not bound.exact
+    assert bound.blocking_rate == bound.blocked / 200
+
+
+def test_simultaneous_arrivals_share_the_servers():
+    """Five jobs that need all four servers at once: four of them are blocked, and the bound says so."""
+    types = table(count=1, grid=(2, 1, 2))
+    length = int(types.arrays.jct[0].min())
+    zero = np.zeros(5, dtype=np.int64)
+    problem = JobStreamProblem("five", types, zero, zero, zero + length, 10 * length)
+    width = types.degrees[int(types.arrays.jct[0].argmin())]
+    assert offline_bound(problem).blocked == 5 - types.topology.num_servers // width
+    assert offline_bound(problem, method="exact").blocked == 5 - types.topology.num_servers // width
+
+
+def test_nothing_can_complete():
+    """Deadlines shorter than any completion time block everything, and the bound is exact."""
+    types = table(count=1)
+    zero = np.zeros(3, dtype=np.int64)
+    problem = JobStreamProblem("hopeless", types, zero, zero, zero + 1, 10**12)
+    bound = offline_bound(problem)
+    assert (bound.blocked, bound.exact) == (3, True)
+
+
+def test_what_exact_cannot_do():
+    """Long streams, the published rule and unknown methods are refused in one line."""
+    with pytest.raises(InputError, match="at most 200 jobs under the uniform rule, received 201"):
+        offline_bound(stream(201), method="exact")
+    with pytest.raises(InputError, match="under 'published'; use lp or cp-sat"):
+        offline_bound(stream(5, rule="published"), method="exact")
+    with pytest.raises(InputError, match="expected one of lp, cp-sat, exact, received 'magic'"):
+        offline_bound(stream(5), method="magic")
