@@ -111,29 +111,40 @@ def calibrate(
 
     Parameters
     ----------
-    placements : random placements per graph; each is also run with its devices rotated, so that every op meets
-        every device.
+    placements : random placements per graph (see `probes`).
     repeat : executions of each.
     cluster : names, kinds, memory and channels of the devices, and their constants before calibration; None for
         the runtime's own.
     """
     rng = np.random.default_rng(seed)
-    k = runtime.num_devices
+    pairs = []
+    for graph in graphs:
+        chosen = probes(graph, runtime.num_devices, placements, rng)
+        pairs.append((graph, [runtime.run(graph, placement, repeat=repeat) for placement in chosen]))
+    return learn(pairs, cluster or runtime.cluster())
+
+
+def probes(graph: OpGraph, num_devices: int, count: int, rng: np.random.Generator) -> list[Placement]:
+    """Return the placements that a calibration runs.
+
+    `count` times the ops are dealt to the devices at random, and again with the devices rotated, so that every op
+    meets every device while all are busy; and once all ops are on the last device, which then is undisturbed.
+    """
+    found = []
+    for _ in range(count):
+        device = rng.permutation(np.arange(graph.num_ops) % num_devices)
+        found += [Placement((device + turn) % num_devices) for turn in range(num_devices)]
+    return [*found, Placement(np.full(graph.num_ops, num_devices - 1))]
+
+
+def learn(measured: Iterable[tuple[OpGraph, Sequence[Measurement]]], nominal: Cluster) -> Calibration:
+    """Return the calibration that runs of graphs tell, whatever placements they were."""
     samples = _Samples()
     op_seconds: dict[str, NDArray[np.float64]] = {}
-    for graph in graphs:
-        runs = []
-        for _ in range(placements):
-            device = _balanced(graph, k, rng)
-            runs += [runtime.run(graph, Placement((device + turn) % k), repeat=repeat) for turn in range(k)]
+    for graph, runs in measured:
         op_seconds[graph.name] = op_times(graph, runs)
         samples.add(graph, op_seconds[graph.name], runs)
-    return samples.calibration(cluster or runtime.cluster(), op_seconds)
-
-
-def _balanced(graph: OpGraph, num_devices: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Deal the ops to the devices at random, equally many to each."""
-    return rng.permutation(np.arange(graph.num_ops) % num_devices)
+    return samples.calibration(nominal, op_seconds)
 
 
 def op_times(graph: OpGraph, runs: Sequence[Measurement]) -> NDArray[np.float64]:

@@ -108,6 +108,7 @@ class Refinement:
     placement : the start, or the candidate if it is faster with the confidence asked for.
     improved : whether it is the candidate.
     start_seconds, candidate_seconds : the pairs of final measurements; empty if the search found nothing new.
+    executions : of the search and of the final measurements together.
     ratio, interval : candidate over start: geometric mean, and its two-sided confidence interval.
     result : what the search returned.
     """
@@ -118,6 +119,7 @@ class Refinement:
     candidate_seconds: NDArray[np.float64]
     ratio: float
     interval: tuple[float, float]
+    executions: int
     result: Result[Placement]
 
 
@@ -154,10 +156,10 @@ def refine(
     candidate = start if found is None else measure.placement(found.device, found.priority)
     if candidate == start:
         none = frozen(np.zeros(0))
-        return Refinement(start, False, none, none, 1.0, (1.0, 1.0), result)
+        return Refinement(start, False, none, none, 1.0, (1.0, 1.0), measure.executions, result)
     first, second = duel(measure, start, candidate, pairs)
     ratio, interval, faster = judge(first, second, confidence)
-    return Refinement(candidate if faster else start, faster, first, second, ratio, interval, result)
+    return Refinement(candidate if faster else start, faster, first, second, ratio, interval, measure.executions, result)
 
 
 def duel(

@@ -6,6 +6,10 @@ the number of an op and its inputs. Times are those of the host's clock (time.ti
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -20,6 +24,29 @@ if TYPE_CHECKING:
 _plans: dict[str, Plan] = {}
 _constants: dict[Constant, NDArray[Any]] = {}
 _records: dict[str, list[tuple[int, int, int]]] = {}
+
+
+_polite = threading.local()
+COMPUTE_NICENESS = 5
+
+
+def own_session() -> None:
+    """Put this worker into a session of its own.
+
+    Linux shares the processor between sessions first, then between the processes of one (autogroups). Workers that
+    share a session would slow each other down where other sessions are busy, as no two devices do.
+    """
+    if hasattr(os, "setsid") and os.getsid(0) != os.getpid():
+        with contextlib.suppress(OSError):
+            os.setsid()
+
+
+def step_back() -> None:
+    """Let this thread, which computes, give way to the one that talks to the engine, as hardware queues would."""
+    if sys.platform == "linux" and not getattr(_polite, "done", False):
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), COMPUTE_NICENESS)
+        _polite.done = True
 
 
 class TransferLog(deque[dict[str, Any]]):
@@ -38,6 +65,7 @@ class TransferLog(deque[dict[str, Any]]):
 
 def install(token: str, plan: Plan, dask_worker: Any = None) -> None:
     """Keep a plan, and only this one; make transfers one tensor each, with times by the host's clock."""
+    own_session()
     if token not in _plans:
         _plans.clear()
         _constants.clear()
@@ -56,6 +84,7 @@ def execute(token: str, run: str, op: int, *inputs: Any) -> Any:
     """Run one op; returns its output, a list where it has several, None where it has none."""
     if token not in _plans:
         raise RuntimeError("the worker restarted and has lost its plan")
+    step_back()
     start = time.time_ns()
     plan = _plans[token]
     operands = plan.steps[op].operands
