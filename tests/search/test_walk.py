@@ -1,0 +1,139 @@
+"""The annealing walk: its incremental values are those of a plain serial schedule, and its moves keep every constraint."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_problems import random_problem
+
+from placeopt.evaluation import best_queue, evaluate
+from placeopt.problem import PlacementProblem
+from placeopt.solution import Placement
+from placeopt.solvers.search.space import Space
+from placeopt.solvers.search.walker import Crew, Walker, random_states
+from placeopt.validate import placement_violations
+
+SEEDS = st.integers(0, 10_000)
+
+
+def serial_schedule(problem, device, sequence):
+    """Insert op by op into the earliest gap of its device: plain Python, no shared code; return the starts."""
+    start, finish = {}, {}
+    held = {d: [] for d in range(problem.num_devices)}
+    tensors = [[] for _ in range(problem.num_ops)]  # of each reader
+    for t, producer in enumerate(problem.producer):
+        for reader in problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]]:
+            tensors[reader].append((t, producer))
+    for op in sequence:
+        d, time = device[op], 0
+        for t, producer in tensors[op]:
+            delay = problem.transfer[t, problem.link_class[device[producer], d]] if device[producer] != d else 0
+            time = max(time, finish[producer] + delay)
+        cost = problem.compute[op, d]
+        for other in sorted(held[d], key=lambda x: (start[x], finish[x])):
+            if time + cost > start[other] and finish[other] > time:
+                time = finish[other]
+        start[op], finish[op] = time, time + cost
+        held[d].append(op)
+    return np.array([start[op] for op in range(problem.num_ops)])
+
+
+def walker_on(seed, *, max_ops=14, capacity=None):
+    """Return a random problem without contention and a walker from a random feasible start."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, max_ops=max_ops, contention="none")
+    if capacity:
+        room = max(int(problem.resident.sum() * 0.7), int(problem.resident.sum()) // problem.num_devices + 30)
+        problem = problem.replace(capacity=np.full(problem.num_devices, room))
+    space = Space(problem)
+    homes = space.random_homes(rng)
+    assert homes is not None
+    return problem, Walker(space, space.devices_of(homes), space.sequence, random_states(rng, 1)[0])
+
+
+@pytest.mark.interpreted
+@given(seed=SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_incremental_values_are_those_of_a_full_schedule(seed):
+    """After any number of accepted and rejected proposals, the value is that of scheduling everything anew."""
+    problem, walker = walker_on(seed)
+    for steps, heat in ((1, 0.0), (7, 5.0), (40, 2.0), (40, 0.0)):
+        walker.run(steps, heat, heat / 10)
+        walk = walker._walk
+        start = serial_schedule(problem, walk.device, walk.sequence)
+        finish = start + problem.compute[np.arange(problem.num_ops), walk.device]
+        assert walker.value == finish.max()
+        assert walk.start.tolist() == start.tolist()
+
+
+@pytest.mark.interpreted
+@given(seed=SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_the_best_placement_is_worth_what_the_walk_says(seed):
+    """Executed as planned, the placement handed out ends no later than the walk's best value."""
+    problem, walker = walker_on(seed)
+    walker.run(60, 4.0, 0.1)
+    placement = walker.best_placement()
+    assert evaluate(problem, placement, "planned").makespan <= walker.best_value
+    assert best_queue(problem, placement)[0] <= walker.best_value <= walker.value
+
+
+@given(seed=SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_walks_keep_every_constraint(seed):
+    """Capacity, colocation and compatibility hold at every stage, and the sequence stays topological."""
+    problem, walker = walker_on(seed, capacity=True)
+    for _ in range(6):
+        walker.run(15, 10.0, 1.0)
+        walk = walker._walk
+        assert not placement_violations(problem, Placement(walk.device))
+        place = np.argsort(walk.sequence)
+        readers = problem.consumer
+        assert (place[problem.producer[problem.edge_tensor]] < place[readers]).all()
+        assert sorted(walk.sequence.tolist()) == list(range(problem.num_ops))
+        used = np.bincount(walk.device, weights=problem.resident, minlength=problem.num_devices)
+        assert walk.used.tolist() == used.tolist()
+
+
+def test_without_heat_a_walk_never_gets_worse():
+    """At temperature 0 the current value only falls, and equals the best."""
+    _, walker = walker_on(3, max_ops=14)
+    last = walker.value
+    for _ in range(20):
+        walker.run(10, 0.0, 0.0)
+        assert walker.value <= last
+        assert walker.best_value == walker.value
+        last = walker.value
+
+
+def test_every_move_is_made():
+    """On a graph with clusters, each kind of move is proposed and accepted at some point."""
+    rng = np.random.default_rng(0)
+    edges = [(int(rng.integers(max(0, v - 6), v)), v, int(rng.integers(1, 20))) for v in range(1, 60) for _ in range(2)]
+    edges = sorted({(u, v): (u, v, c) for u, v, c in edges}.values())
+    problem = PlacementProblem.from_edges(rng.integers(1, 20, (60, 3)), edges)
+    space = Space(problem)
+    walker = Walker(space, rng.integers(0, 3, 60), space.sequence, random_states(rng, 1)[0])
+    walker.run(4000, 100.0, 10.0)
+    assert (walker.tally[:, :2] > 0).all()
+    assert walker.tally[:, 0].sum() == 4000
+
+
+def test_the_target_stops_a_walk():
+    """A walk ends with the first placement at or below the target, and says how many steps it took."""
+    _, walker = walker_on(5)
+    assert walker.run(100, 1.0, 0.1, target=walker.value) == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_crews_do_not_depend_on_threads(threads):
+    """Four walks give the same four values on any number of threads."""
+    values = []
+    for count in (1, threads):
+        walkers = [walker_on(seed)[1] for seed in (11, 12, 13, 14)]
+        with Crew(walkers, count) as crew:
+            crew.run([200] * 4, 5.0, 0.1)
+        values.append([walker.best_value for walker in walkers])
+    assert values[0] == values[1]
