@@ -168,7 +168,7 @@ def solve(
     if kind == "placement" and result.solution is not None and result.status != "optimal":
         from placeopt.bounds import bound
 
-        result = with_bound(result, bound(problem, seconds=0.0))
+        result = with_bound(result, bound(problem, seconds=0.0, upper=result.objective))
     return result
 
 

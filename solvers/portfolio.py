@@ -25,8 +25,8 @@ HEURISTICS = (
 )  # fmt: skip
 """Run in this order as far as they are registered for the objective and the budget lasts."""
 
-PLACED = 2
-"""The first heuristics, which run before the bound is computed: even the shortest budget ends with a placement."""
+PLACED = 4
+"""The first heuristics run before the bound is computed: even the shortest budget ends with a placement."""
 
 SLOW = {"m-sct": 2000, "linear-dp": 2000, "edge-zeroing": 20_000, "dsc": 20_000, "enumerative": 20_000}
 """Number of ops above which a heuristic is left out: it may not come back in time."""
@@ -111,7 +111,8 @@ class Stages:
         """Prove a lower bound, in a tenth of the time."""
         from placeopt.bounds import bound
 
-        report = bound(self.objective.problem, seconds=min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left))
+        seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
+        report = bound(self.objective.problem, seconds=seconds, upper=self.tracker.value)
         if report.value > 0:
             self.tracker.raise_bound(report.value, report.method)
 

@@ -50,7 +50,7 @@ class Analysis:
     @cached_property
     def heads(self) -> HeadsTails:
         """Communication-aware heads and tails per device class."""
-        return heads_tails(self.relaxation)
+        return heads_tails(self.relaxation, seconds=self.seconds)
 
     @cached_property
     def load(self) -> LoadBound:

@@ -41,6 +41,7 @@ ENERGY_LIMIT = 1_000_000_000
 """Work of the second part of the proof per direction; for large graphs it is thinned out, then left out."""
 
 WORK_LIMIT = 400_000_000
+WORK_PER_SECOND = 20_000_000
 """Ops visited per direction before the ancestors of large graphs are cut off at a window."""
 
 
@@ -62,17 +63,18 @@ class HeadsTails(NamedTuple):
         return np.asarray(np.where(self.compute < 0, INFINITE, total).min(axis=1))
 
 
-def heads_tails(relaxation: Relaxation, window: int | None = None) -> HeadsTails:
+def heads_tails(relaxation: Relaxation, window: int | None = None, seconds: float = 10.0) -> HeadsTails:
     """Compute the communication-aware heads and tails.
 
     Parameters
     ----------
     window : how many topological positions before an op its ancestors are looked for; None chooses it so
-        that large graphs stay within seconds.
+        that large graphs take about a second more than `seconds` at most.
     """
     n = relaxation.num_ops
     if window is None:
-        window = n if n * n <= WORK_LIMIT else max(64, WORK_LIMIT // n)
+        limit = int(min(WORK_LIMIT, WORK_PER_SECOND * (1.0 + seconds)))
+        window = n if n * n <= limit else max(64, limit // n)
     head = _run(relaxation, relaxation.forwards, window)
     tail = _run(relaxation, relaxation.backwards, window)
     return HeadsTails(head, tail, relaxation.compute)
