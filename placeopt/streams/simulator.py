@@ -89,7 +89,7 @@ class DegreePolicy:
         constant = 0
         if self.name == "constant-degree":
             constant = table.topology.require_degree(self.degree)
-        size = kernels.num_features.py_func(shape[1])
+        size = kernels.num_features(shape[1])
         weights = np.zeros(size) if self.weights is None else self.weights
         if weights.shape != (size,):
             raise InputError(f"degree policy '{self.name}': expected {size} weights, received {weights.shape}")
@@ -330,7 +330,7 @@ def roll_out(problem: JobStreamProblem, policy: DegreePolicy, *, seed: int) -> R
         np.zeros(size, np.int16),
         np.zeros((0, num_servers), np.bool_),
     )
-    width = kernels.num_features.py_func(actions - 1)
+    width = kernels.num_features(actions - 1)
     record = np.zeros((size, actions, width)), np.zeros((size, actions), np.bool_), np.zeros(size, np.int64)
     kernels.run_episode(
         problem.jobs.arrays,

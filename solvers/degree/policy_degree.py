@@ -125,7 +125,7 @@ class PolicyDegree:
     def train(self, problem: JobStreamProblem, seed: int, tracker: Tracker[Episode] | None = None) -> TrainedPolicy:
         """Train and choose a policy."""
         base = FeasibleFirst(fragmentation=0.0).tune(problem, seed, tracker)
-        weights = np.zeros(num_features.py_func(len(problem.jobs.degrees)))
+        weights = np.zeros(num_features(len(problem.jobs.degrees)))
         weights[0] = ORDER_WEIGHT
         seed_policy = DegreePolicy(self.name, order=base.order, weights=weights)
         candidates = [seed_policy]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def policies(problem):
     rng = np.random.default_rng(5)
     from placeopt.streams.kernels import num_features
 
-    weights = rng.normal(size=num_features.py_func(len(problem.jobs.degrees)))
+    weights = rng.normal(size=num_features(len(problem.jobs.degrees)))
     return [
         DegreePolicy("max-degree"),
         DegreePolicy("min-degree"),
@@ -173,7 +174,7 @@ def test_trace_has_a_slice_per_server_and_job():
     assert sum(e["ph"] == "i" for e in events) == episode.blocked
     for server in range(problem.jobs.topology.num_servers):
         mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in slices if e["tid"] == server)
-        assert all(b[0] >= a[1] - 1e-3 for a, b in zip(mine, mine[1:], strict=False))
+        assert all(b[0] >= a[1] - 1e-3 for a, b in pairwise(mine))
 
 
 def test_threads_do_not_change_the_answer():

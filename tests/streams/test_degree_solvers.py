@@ -1,0 +1,213 @@
+"""The contract of every degree solver, and what each promises."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from stream_samples import few_jobs, stream
+
+import placeopt as po
+from placeopt.errors import InputError
+from placeopt.problem import PlacementProblem
+from placeopt.solution import Budget
+from placeopt.solver import make_solver, solver_class, specs
+from placeopt.solvers.degree.driver import TRAINING, VALIDATION, clearly_better, training_streams
+from placeopt.solvers.degree.feasible_first import FeasibleFirst, padded, starting_orders
+from placeopt.solvers.degree.policy_degree import PolicyDegree, work_left
+from placeopt.solvers.degree.rollout import Rollout
+from placeopt.solvers.degree.select import check_policy, tuned_policy
+from placeopt.streams import DegreePolicy, offline_bound, simulate, simulate_many
+
+SOLVERS = sorted(specs("jobs"))
+QUICK = {"training": 2, "steps": 10, "samples": 4, "depth": 4, "iterations": 2, "imitation": 1, "validation": 2}
+
+
+def make(name):
+    """Return a solver with small searches."""
+    known = {field.name for field in dataclasses.fields(solver_class(name, "jobs"))}
+    return make_solver(name, "jobs", **{key: value for key, value in QUICK.items() if key in known})
+
+
+def test_registry_has_the_promised_names():
+    """The names of the design are registered, and rollout beside them."""
+    promised = {"max-degree", "min-degree", "constant-degree", "random-degree", "feasible-first", "policy-degree"}
+    assert promised | {"rollout"} == set(SOLVERS)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_contract(name):
+    """The objective is that of the episode run again, above the bound; the stream is untouched; a seed repeats."""
+    problem = stream(60, beta="C", load=1.2)
+    before = problem.hash
+    result = make(name).solve(problem, Budget(evaluations=400), seed=3)
+    assert problem.hash == before
+    assert result.solution is not None
+    assert (result.solver, result.problem, result.objective_name) == (name, problem.name, "blocking")
+    again = simulate(problem, result.solution.policy, seed=3)
+    assert again.blocked == result.objective == result.solution.blocked
+    assert result.lower_bound <= offline_bound(problem).blocked <= result.objective
+    assert result.evaluations >= 1
+    second = make(name).solve(problem, Budget(evaluations=400), seed=3)
+    assert second.objective == result.objective
+    assert second.solution.degree.tolist() == result.solution.degree.tolist()
+
+
+@pytest.mark.parametrize("name", [n for n in SOLVERS if specs("jobs")[n].search])
+@pytest.mark.parametrize("evaluations", [1, 2, 7, 60, 300])
+def test_budget_of_evaluations_is_kept(name, evaluations):
+    """A search counts every episode and never runs more than it may."""
+    result = make(name).solve(stream(30), Budget(evaluations=evaluations), seed=0)
+    assert 1 <= result.evaluations <= evaluations
+    assert result.solution is not None
+
+
+@pytest.mark.parametrize("name", [n for n in SOLVERS if specs("jobs")[n].search])
+def test_no_time_at_all(name):
+    """With no time left the first policy is run: there is always an answer."""
+    assert make(name).solve(stream(30), Budget(seconds=0), seed=0).solution is not None
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_other_problems_are_refused(name):
+    """A placement problem is refused in one line."""
+    problem = PlacementProblem.from_edges([[1]], [])
+    with pytest.raises(InputError, match="takes a job stream, received a PlacementProblem"):
+        make(name).solve(problem, Budget(evaluations=10), seed=0)
+
+
+def test_optimum_is_recognised():
+    """When only hopeless jobs are blocked, here the one that arrives at the horizon, the result is optimal."""
+    problem = stream(20, beta=1, load=0.05)
+    result = po.solve(problem, "max-degree")
+    assert (result.objective, result.status, result.gap) == (1, "optimal", 0.0)
+
+
+def test_constant_degree_takes_the_best_of_its_sweep():
+    """The sweep's winner blocks no more on the training streams than any other degree."""
+    problem = stream(80, beta="C", load=1.1)
+    degree = make_solver("constant-degree", "jobs", training=3).solve(problem, Budget(), seed=2).solution.policy.degree
+    streams = training_streams(problem, 3, 2)
+    blocked = {u: sum(simulate(s, DegreePolicy("constant-degree", degree=u)).blocked for s in streams)
+               for u in problem.jobs.degrees}  # fmt: skip
+    assert blocked[degree] == min(blocked.values())
+
+
+def test_tuned_order_is_the_best_seen():
+    """Feasible-first never blocks more on its training streams than a constant or any starting order."""
+    problem = stream(80, beta="A", load=1.1, seed=5)
+    streams = training_streams(problem, 4, 0)
+
+    def blocked(policy):
+        return sum(run.blocked for run in simulate_many(streams, policy))
+
+    best = blocked(FeasibleFirst(training=4, steps=30).tune(problem, 0))
+    for row in starting_orders(problem.jobs.degrees):
+        assert best <= blocked(DegreePolicy("feasible-first", order=padded(problem, [row] * 3)))
+
+
+def test_given_order_is_used():
+    """`order` fixes the degrees of all models."""
+    policy = FeasibleFirst(order=(4, 1)).tune(stream(10), 0)
+    assert policy.order.tolist() == [[2, 0, -1, -1]] * 3
+    assert Rollout(order=(4, 1), terminal=1.0).tune(stream(10), 0).order.tolist() == policy.order.tolist()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_learned_policy_is_never_worse_than_its_seed(seed):
+    """On the validation streams, and the choice is the seed itself unless another is clearly better."""
+    problem = stream(60, beta="C", load=1.2, seed=seed)
+    trained = PolicyDegree(iterations=10, imitation=2, validation=6).train(problem, seed)
+    before, after = trained.validation
+    assert 0 < after <= before
+    streams = training_streams(problem, 6, seed, VALIDATION)
+    assert sum(simulate(s, trained.policy, seed=i).blocked for i, s in enumerate(streams)) == after
+    assert sum(simulate(s, trained.seed_policy, seed=i).blocked for i, s in enumerate(streams)) == before
+    assert len(trained.points) == 10
+
+
+def test_training_moves_the_weights():
+    """The policy gradient changes the policy, reproducibly."""
+    problem = stream(40, beta="C", load=1.2)
+    solver = PolicyDegree(iterations=3, imitation=0, validation=2)
+    points = [solver.train(problem, 1).points for _ in range(2)]
+    assert [p.gradient_norm for p in points[0]] == [p.gradient_norm for p in points[1]]
+    assert points[0][0].gradient_norm > 0
+
+
+def test_tuning_streams_are_never_those_judged():
+    """Training and validation streams differ from the problem and from small seeds."""
+    problem = stream(30)
+    judged = {problem.resample(i).hash for i in range(20)}
+    tuned = {s.hash for offset in (TRAINING, VALIDATION) for s in training_streams(problem, 10, 0, offset)}
+    assert len(tuned) == 20
+    assert not judged & tuned
+
+
+def test_clearly_better_needs_two_standard_errors():
+    """A lead within the noise is none."""
+    assert clearly_better(np.array([5, 5, 5]), np.array([9, 9, 9]))
+    assert not clearly_better(np.array([5, 9, 5]), np.array([5, 6, 8]))
+    assert not clearly_better(np.array([5, 5]), np.array([5, 5]))
+
+
+def test_work_left_by_definition():
+    """The shaping potential is the server time still to run just before each arrival."""
+    problem = stream(40, load=1.3, arrivals="poisson")
+    run = simulate(problem, DegreePolicy("max-degree"))
+    arrival, end = problem.arrival, problem.arrival + run.jct
+    expected = [
+        sum(float(run.held[i]) * max(0, int(end[i] - now)) for i in range(k) if run.jct[i] > 0)
+        for k, now in enumerate(arrival)
+    ]
+    np.testing.assert_allclose(work_left(run), expected, rtol=1e-6, atol=100)
+
+
+def test_solve_defaults_to_feasible_first():
+    """po.solve picks a solver for streams."""
+    assert po.solve(few_jobs(0), evaluations=50).solver == "feasible-first"
+
+
+def test_policy_texts():
+    """NAME and NAME:PARAMETER become tuned policies."""
+    problem = stream(20)
+    assert tuned_policy("constant-degree:4", problem)[0].degree == 4
+    assert tuned_policy("feasible-first:4-2", problem)[0].order[0].tolist() == [2, 1, -1, -1]
+    assert check_policy("policy-degree:7", problem) == ("policy-degree", {"iterations": 7})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("best-degree", "policy 'best-degree' is not known; known: constant-degree"),
+        ("constant-degree:3", "degree 3 does not exist on the 2x2x2 grid; choose one of 1, 2, 4, 8"),
+        ("constant-degree:x", "expected a degree after the colon, received 'x'"),
+        ("feasible-first:4-x", "expected degrees like 8-4-16 after the colon, received '4-x'"),
+        ("feasible-first:4-4", "order must be distinct degrees"),
+        ("rollout:4-32", "degree 32 does not exist"),
+        ("max-degree:4", "takes no parameter, received '4'"),
+        ("policy-degree:-1", "iterations and imitation must be >= 0"),
+    ],
+)
+def test_wrong_policy_texts(text, words):
+    """A wrong policy is refused in one line before anything runs."""
+    with pytest.raises(InputError, match=words):
+        check_policy(text, stream(5))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("feasible-first", {"training": 0}, "training must be >= 1"),
+        ("rollout", {"samples": 0}, "samples, depth and training must be >= 1"),
+        ("rollout", {"terminal": -1.0}, "terminal must be >= 0"),
+        ("policy-degree", {"peers": 1}, "peers >= 2"),
+        ("policy-degree", {"discount": 1.5}, "discount must be in 0..1"),
+        ("constant-degree", {"training": 0}, "training must be >= 1"),
+    ],
+)
+def test_wrong_solver_options(name, options, words):
+    """A solver checks its own configuration."""
+    with pytest.raises(InputError, match=words):
+        make_solver(name, "jobs", **options)
