@@ -60,17 +60,17 @@ def doppler_graphs() -> Iterator[Job]:
 
 
 def llama_layers() -> Iterator[Job]:
-    """The generated Llama layer, 228 ops: with its own transfer times, and with Doppler's (four times the producer's)."""
+    """The generated Llama layer, 228 ops: with its own transfer times, and with Doppler's (four times the producer's); 120 s."""
     for devices in (4, 8):
         own = po.load("gen:llama-layer", cluster=f"uniform:{devices}")
         ticks = np.repeat(4 * own.min_compute[own.producer][:, None], own.transfer.shape[1], axis=1)
         for costs, problem in (("own", own), ("doppler", own.replace(transfer=ticks))):
-            yield f"llama-layer {devices} devices {costs} costs", lambda p=problem: solve(p, 300)
+            yield f"llama-layer {devices} devices {costs} costs", lambda p=problem: solve(p, 120)
 
 
 def layered() -> Iterator[Job]:
     """Random layered graphs, n = 60, 4 identical devices, edge cost = op cost, 60 s each."""
-    for seed in range(10):
+    for seed in range(6):
         problem = random_layered(60, 4, seed)
         yield problem.name, lambda p=problem: solve(p, 60)
 
@@ -175,21 +175,21 @@ def one_chain(name: str) -> None:
 
 
 def pipeline() -> Iterator[Job]:
-    """Splits without contiguity by cp-sat, with proven bounds."""
+    """Splits without contiguity by cp-sat, with proven bounds, 60 or 90 s each."""
     for name, (_, best, bound) in PERIOD.items():
         problem = load_dnn("throughput", name, "period", contiguity="none")
-        seconds = 240 if name.startswith("operator_bert_l-12") or "inceptionv3" in name else 180
+        seconds = 90 if name.startswith("operator_bert_l-12") or "inceptionv3" in name else 60
         yield name, lambda p=problem, b=best, l=bound, s=seconds: {
             **solve(p, s, 1e-6), "published": b, "published_bound": l,
         }  # fmt: skip
 
 
 def latency() -> Iterator[Job]:
-    """Latency of one sample with one slot per accelerator by cp-sat."""
+    """Latency of one sample with one slot per accelerator by cp-sat, 100 s each."""
     for name, (greedy, best, bound) in LATENCY.items():
         problem = load_dnn("latency", name, "latency")
         yield name, lambda p=problem, g=greedy, b=best, l=bound: {
-            **solve(p, 120, 1e-6), "greedy": g, "published": b, "published_bound": l,
+            **solve(p, 100, 1e-6), "greedy": g, "published": b, "published_bound": l,
         }  # fmt: skip
 
 
