@@ -22,7 +22,7 @@ def test_never_above_a_known_optimum(data):
     """On all 139 published optima no bound is above, and a good share of them is met."""
     met = 0
     for problem, optimum in known_optima(data):
-        report = bound(problem)
+        report = bound(problem, seconds=1.0)
         assert report.value <= optimum, (problem.name, report.bounds, optimum)
         met += report.value == optimum
     assert met >= 60
