@@ -139,7 +139,7 @@ class DaskRuntime:
             self._client = Client(self._local, set_as_default=False)
             return self._client
         try:
-            self._client = Client(self.address, set_as_default=False, timeout=10)
+            self._client = Client(self.address, set_as_default=False, timeout=min(10.0, self.timeout))
         except OSError as error:
             raise InputError(f"Dask scheduler '{self.address}': cannot be reached ({type(error).__name__}); "
                              "start one with: dask scheduler") from None  # fmt: skip
