@@ -81,7 +81,8 @@ class Scratch(NamedTuple):
     ready: Ints  # (n,) ready ops
     features: Floats  # (n, SEL features)
     score: Floats  # (n,)
-    mass: Floats  # (n,) exp of the score
+    mass: Floats  # (n,) exp of the score minus the reference
+    reference: Floats  # (1,)
     start: Floats  # (n,)
     finish: Floats  # (n,)
     free_at: Floats  # (k,)
@@ -96,7 +97,7 @@ class Scratch(NamedTuple):
 
 
 _inlined = njit(cache=True, nogil=True, inline="always")
-"""For helpers of an episode: passing the tuples to a call would copy and count a hundred words each time."""
+"""For helpers of an episode: passing the tuples to a call would copy a hundred words each time."""
 
 
 @njit(cache=True, nogil=True)
@@ -108,6 +109,7 @@ def _scratch(a: RolloutArrays) -> Scratch:
         np.empty((n, a.sel_static.shape[1])),
         np.empty(n),
         np.empty(n),
+        np.empty(1),
         np.empty(n),
         np.empty(n),
         np.empty(k),
@@ -147,6 +149,8 @@ def _enter(a: RolloutArrays, p: Weights, s: Scratch, op: int, moment: float, cou
         score += p.sel_residual[op]
     s.ready[count] = op
     s.score[op] = score / p.temperature
+    # Most ops are drawn among much the same candidates: their masses are kept until they would overflow.
+    s.mass[op] = np.exp(min(300.0, s.score[op] - s.reference[0]))
 
 
 @_inlined
@@ -167,9 +171,15 @@ def _select(
         return best
     total = 0.0
     for i in range(count):
-        v = s.ready[i]
-        s.mass[v] = np.exp(s.score[v] - top)
-        total += s.mass[v]
+        total += s.mass[s.ready[i]]
+    if not 1e-100 < total < 1e100:
+        s.reference[0] = top
+        total = 0.0
+        for i in range(count):
+            v = s.ready[i]
+            s.mass[v] = np.exp(s.score[v] - top)
+            total += s.mass[v]
+    top = s.reference[0]
     chosen = 0
     ties = 1
     if mode == SAMPLE:
@@ -371,16 +381,21 @@ def _place(
     return chosen
 
 
-@njit(cache=True, nogil=True)
+# Without reference counting: reading an array out of a tuple would count twice, which was four fifths of the time. An
+# episode allocates nothing, and its caller keeps all arrays alive.
+@njit(cache=True, nogil=True, _nrt=False)
 def episode(
     a: RolloutArrays, p: Weights, s: Scratch, state: NDArray[np.uint64], mode: int, device: NDArray[np.int32],
-    rank: Ints, g_sel: Floats, g_plc: Floats, g_sel_residual: Floats, g_plc_residual: Floats, out: Floats,
+    rank: Ints, order: Ints, g_sel: Floats, g_plc: Floats, g_sel_residual: Floats, g_plc_residual: Floats, out: Floats,
 ) -> None:  # fmt: skip
-    """Place all ops. Fills `device` and `rank` (or repeats them) and adds to gradients, log-probability, entropy."""
+    """Place all ops. Fills `device` and `rank` and adds to gradients, log-probability, entropy.
+
+    Replaying, it repeats `device` and takes the ops in `order` (read only then).
+    """
     n, k = a.compute.shape
     replay = mode in (REPLAY, REPLAY_TIES)
-    order = np.argsort(rank) if replay else rank
     count = 0
+    s.reference[0] = 0.0
     for d in range(k):
         s.free_at[d] = 0.0
         s.load[d] = 0.0
@@ -453,7 +468,8 @@ def episodes(
     residual = g_sel_residual.shape[0] > 0
     for b in range(devices.shape[0]):
         state[0] = seeds[b]
+        order = np.argsort(ranks[b]) if mode in (REPLAY, REPLAY_TIES) else ranks[b]
         episode(
-            a, p, s, state, mode, devices[b], ranks[b], g_sel[b], g_plc[b],
+            a, p, s, state, mode, devices[b], ranks[b], order, g_sel[b], g_plc[b],
             g_sel_residual[b] if residual else no_sel, g_plc_residual[b] if residual else no_plc, out[b],
         )  # fmt: skip
