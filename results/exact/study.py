@@ -19,21 +19,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import placeopt as po
-from placeopt.problem import PlacementProblem
 from placeopt.solution import Budget, Result
 from placeopt.solver import make_solver
+
+if TYPE_CHECKING:
+    from placeopt.problem import PlacementProblem
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 DATA = Path(os.environ.get("PLACEOPT_DATA", ROOT.parent / "shared" / "data"))
 sys.path.insert(0, str(ROOT / "tests"))
 
-from exact_instances import doppler, known_optima, random_layered
+from exact_instances import doppler, known_optima, random_layered  # noqa: E402 - tests/ is no package
 
 Row = dict[str, Any]
 Job = tuple[str, Callable[[], Row]]
@@ -179,8 +181,8 @@ def pipeline() -> Iterator[Job]:
     for name, (_, best, bound) in PERIOD.items():
         problem = load_dnn("throughput", name, "period", contiguity="none")
         seconds = 90 if name.startswith("operator_bert_l-12") or "inceptionv3" in name else 60
-        yield name, lambda p=problem, b=best, l=bound, s=seconds: {
-            **solve(p, s, 1e-6), "published": b, "published_bound": l,
+        yield name, lambda p=problem, b=best, low=bound, s=seconds: {
+            **solve(p, s, 1e-6), "published": b, "published_bound": low,
         }  # fmt: skip
 
 
@@ -188,8 +190,8 @@ def latency() -> Iterator[Job]:
     """Latency of one sample with one slot per accelerator by cp-sat, 100 s each."""
     for name, (greedy, best, bound) in LATENCY.items():
         problem = load_dnn("latency", name, "latency")
-        yield name, lambda p=problem, g=greedy, b=best, l=bound: {
-            **solve(p, 100, 1e-6), "greedy": g, "published": b, "published_bound": l,
+        yield name, lambda p=problem, g=greedy, b=best, low=bound: {
+            **solve(p, 100, 1e-6), "greedy": g, "published": b, "published_bound": low,
         }  # fmt: skip
 
 

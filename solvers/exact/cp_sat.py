@@ -149,6 +149,8 @@ def search(
         status, message = _solve_on_grid(settings, problem, tracker, analysis, scale, 1.0)
         if not tracker.stop():
             tracker.stopped = True
+            if math.isfinite(tracker.seconds_left) and not message:
+                tracker.stop_reason = "time"  # CP-SAT stops a moment before the clock does
     return status, message
 
 

@@ -85,7 +85,8 @@ def search_orders(
         along = model.renumbered(order)
         program = IdealProgram(along, linear_lattice(along.num_nodes))
         tracker.count()
-        outcome = best_chain(program, tracker.value, tracker.stop)
+        # the first answer is worth any time limit; every further one has to keep it
+        outcome = best_chain(program, tracker.value, None if tracker.value is None else tracker.stop)
         if outcome.value is not None:
             tracker.offer(outcome.value, Placement(stage_devices(along, outcome.stages)[0]))
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.bounds.analysis import Analysis
+    from placeopt.bounds.destructive import Clusters
     from placeopt.solution import Schedule
 
 Literal = Any  # a CP-SAT Boolean variable or its negation
@@ -55,7 +56,10 @@ class MakespanModel:
         # what holds for all schedules that round down to the coarse horizon
         deduced = analysis.within((self.horizon + 1) * scale - 1, PROPAGATION_SECONDS)
         self.infeasible = deduced is None
-        heads, self.clusters = (analysis.heads, None) if deduced is None else deduced
+        self.clusters: Clusters | None = None
+        heads = analysis.heads
+        if deduced is not None:
+            heads, self.clusters = deduced
         self.head, self.tail = (np.maximum(x, 0) // scale for x in analysis.device_heads_tails(heads))
         self.compute = np.where(self.allowed, self.problem.compute // scale, -1)
         self._restrict_to_horizon()

@@ -151,3 +151,15 @@ def test_huge_times_do_not_overflow():
     result = make_solver("cp-sat", num_workers=1).solve(large, Budget(evaluations=10**6), seed=0)
     assert result.lower_bound <= best <= result.objective
     assert result.objective <= best * 1.001
+
+
+@pytest.mark.parametrize(("folder", "objective"), [("throughput", "period"), ("latency", "latency")])
+def test_a_tenth_of_a_second_gives_a_placement_and_a_bound(data, folder, objective):
+    """Under the shortest limit cp-sat still returns a valid placement and a bound below it."""
+    path = data / "dnn-partitioning" / folder / "layer_resnet50_inference.json"
+    problem = po.load(path, objective=objective)
+    result = make_solver("cp-sat", num_workers=1).solve(problem, Budget(0.1), seed=0)
+    violations = period_violations if objective == "period" else latency_violations
+    assert not violations(problem, result.solution)
+    assert 0 < result.lower_bound <= result.objective
+    assert result.stop_reason in ("time", "proved")
