@@ -135,7 +135,7 @@ class DaskRuntime:
         if self.address is None:
             with dask.config.set(SETTINGS):
                 self._local = LocalCluster(n_workers=self.num_devices, threads_per_worker=1, processes=True,
-                                           dashboard_address=None, memory_limit=0, silence_logs=50)  # fmt: skip
+                                           dashboard_address=":0", memory_limit=0, silence_logs=50)  # fmt: skip
             self._client = Client(self._local, set_as_default=False)
             return self._client
         try:
