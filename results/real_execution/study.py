@@ -1,6 +1,6 @@
 """Placements executed for real on Dask workers, and what the simulator says about them.
 
-    python results/real_execution/study.py            # about 8 minutes on two cores that are otherwise idle
+    python results/real_execution/study.py            # about 7 minutes on two cores that are otherwise idle
     python results/real_execution/study.py --quick    # a trial: one round, small ops, nothing is written
 
 Part 1 measures about a dozen placements of each of four workloads, `rounds` times in turn, and compares the medians
@@ -217,9 +217,9 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Run both parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--stage3", type=int, default=12, help="candidates measured in stage III; 0 leaves it out")
+    parser.add_argument("--stage3", type=int, default=10, help="candidates measured in stage III; 0 leaves it out")
     options = parser.parse_args()
     graphs = {name: workload(source) for name, source in (QUICK if options.quick else WORKLOADS).items()}
     rounds = 1 if options.quick else options.rounds
