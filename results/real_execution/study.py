@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 WORKLOADS = {
-    "chain of matrix products": "gen:chain-mm?size=2200",
+    "chain of matrix products": "gen:chain-mm?size=2600&shards=2",
     "feed-forward network": "gen:ffnn?batch=2048&inputs=2048&hidden=2048&outputs=2048&shards=2",
     "attention block": "gen:llama-block?hidden=1408&heads=8&seq=1408&shards=2",
     "layered random DAG": "gen:layered?layers=10&width=7&degree=1.5&ccr=0.3",
