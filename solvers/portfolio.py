@@ -32,11 +32,16 @@ SLOW = {"m-sct": 2000, "linear-dp": 2000, "edge-zeroing": 20_000, "dsc": 20_000,
 """Number of ops above which a heuristic is left out: it may not come back in time."""
 
 BOUND_SECONDS = 2.0
+BOUND_SECONDS_PER_OP = 1e-4
 SAMPLING = 0.1
 """Share of the budget, after the heuristics, for cross-entropy."""
 
 WALKING = 0.6
 """Share of the time left then for annealing, where large neighbourhood search follows."""
+
+
+LNS_SECONDS = 5e-4
+"""Seconds per op and device that large neighbourhood search needs for its first step."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +97,12 @@ class Portfolio:
             stages.run("cross-entropy", SAMPLING, refine=0.0, **shared)
             use_lns = self.lns and objective.ordered and budget.seconds is not None and "lns" in specs("placement")
             stages.run("annealing", WALKING if use_lns else 1.0, walks=self.walks, **shared)
-            if use_lns:
+            # Only where its first window, whose model grows with ops times devices, surely ends in time.
+            size = problem.num_ops * problem.num_devices
+            if use_lns and objective.tracker.seconds_left > LNS_SECONDS * size:
                 threads = num_threads() if self.threads is None else self.threads
                 stages.run("lns", 1.0, num_workers=threads)
+            if use_lns:
                 stages.run("annealing", 1.0, walks=self.walks, **shared)  # where lns ended early
             objective.tracker.stop()
         return objective.finish()
@@ -108,10 +116,12 @@ class Stages:
         self.tracker = objective.tracker
 
     def bound(self) -> None:
-        """Prove a lower bound, in a tenth of the time."""
+        """Prove a lower bound, in a tenth of the time, unless that is not enough for the quickest one."""
         from placeopt.bounds import bound
 
         seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
+        if seconds < BOUND_SECONDS_PER_OP * self.objective.problem.num_ops:
+            return
         report = bound(self.objective.problem, seconds=seconds, upper=self.tracker.value)
         if report.value > 0:
             self.tracker.raise_bound(report.value, report.method)

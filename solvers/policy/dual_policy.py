@@ -147,7 +147,8 @@ class DualPolicy:
         """Run the teacher heuristic within the budget; its placement is the first incumbent."""
         if not self.teacher or tracker.stop():
             return None
-        left = Budget(None, tracker.evaluations_left if tracker.budget.evaluations else None)
+        seconds = None if tracker.budget.seconds is None else 0.5 * tracker.seconds_left
+        left = Budget(seconds, tracker.evaluations_left if tracker.budget.evaluations else None)
         result = make_solver(self.teacher).solve(problem, left, seed=seed)
         if self.objective is None:  # simulating is free where the budget counts measurements
             tracker.count(result.evaluations)

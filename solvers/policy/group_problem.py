@@ -68,7 +68,8 @@ class Judge:
             if value != INFEASIBLE:
                 tracker.offer(value, initial)
         if teacher and not tracker.stop():
-            budget = Budget(None, tracker.evaluations_left if tracker.budget.evaluations else None)
+            seconds = None if tracker.budget.seconds is None else 0.5 * tracker.seconds_left
+            budget = Budget(seconds, tracker.evaluations_left if tracker.budget.evaluations else None)
             result = make_solver(teacher).solve(self.problem, budget, seed=seed)
             tracker.count(result.evaluations)
             if result.solution is not None and result.objective is not None:
