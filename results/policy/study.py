@@ -1,6 +1,6 @@
 """Heuristic-seeded policies: Doppler's graphs, ablations, transfer, HSDAG's and Liu's workloads, throughput.
 
-Run `python results/policy/study.py` (about eight minutes on two cores; `--quick` for a look). Writes CSV tables, pictures,
+Run `python results/policy/study.py` (about four minutes on two cores; `--quick` for a look). Writes CSV tables, pictures,
 the transferred policy (transfer.json) and README.md beside this file. Doppler's graphs are read from PLACEOPT_DATA
 (default ../shared/data). All values are simulated makespans.
 """
