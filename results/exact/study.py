@@ -62,17 +62,17 @@ def doppler_graphs() -> Iterator[Job]:
 
 
 def llama_layers() -> Iterator[Job]:
-    """The generated Llama layer, 228 ops: with its own transfer times, and with Doppler's (four times the producer's); 120 s."""
+    """The generated Llama layer, 228 ops: with its own transfer times, and with Doppler's (four times the producer's); 60 s."""
     for devices in (4, 8):
         own = po.load("gen:llama-layer", cluster=f"uniform:{devices}")
         ticks = np.repeat(4 * own.min_compute[own.producer][:, None], own.transfer.shape[1], axis=1)
         for costs, problem in (("own", own), ("doppler", own.replace(transfer=ticks))):
-            yield f"llama-layer {devices} devices {costs} costs", lambda p=problem: solve(p, 120)
+            yield f"llama-layer {devices} devices {costs} costs", lambda p=problem: solve(p, 60)
 
 
 def layered() -> Iterator[Job]:
     """Random layered graphs, n = 60, 4 identical devices, edge cost = op cost, 60 s each."""
-    for seed in range(6):
+    for seed in range(5):
         problem = random_layered(60, 4, seed)
         yield problem.name, lambda p=problem: solve(p, 60)
 

@@ -30,7 +30,7 @@ from placeopt.period_model import contract
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
 from placeopt.solvers.exact.linear_dp import offer_initial
-from placeopt.solvers.exact.period_warm_start import warm_seconds, warm_start
+from placeopt.solvers.exact.period_warm_start import improve, warm_seconds, warm_start
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MAX_GRID = 2**40
 """Sums of ticks above this are solved on a coarser grid (floored, so that bounds stay proofs)."""
 
-_FIRST_SHARE, _COLUMN_SHARE = 0.15, 0.5
+_FIRST_SHARE, _COLUMN_SHARE, _IMPROVE_SHARE = 0.12, 0.4, 0.3
 
 
 def solve_period(
@@ -108,7 +108,7 @@ def prepare(
 
 
 def _prove(solver: Any, tracker: Tracker[Placement], seed: int) -> str | None:
-    """Run CP-SAT shortly, then the price bound, then CP-SAT for the rest of the time."""
+    """Run CP-SAT shortly, then the price bound, annealing where that left a gap, CP-SAT for the rest of the time."""
     workers, log = int(getattr(solver, "num_workers", 2)), bool(getattr(solver, "log", False))
     left = tracker.seconds_left
     for seconds in (_FIRST_SHARE * left, np.inf):
@@ -120,6 +120,8 @@ def _prove(solver: Any, tracker: Tracker[Placement], seed: int) -> str | None:
         if seconds < _FIRST_SHARE * left * 1.01:
             bound = column_bound(tracker.problem, tracker.lower_bound, tracker.value, _COLUMN_SHARE * left)
             tracker.raise_bound(bound, "columns")
+            if not tracker.stop():
+                improve(tracker, seconds=_IMPROVE_SHARE * left, seed=seed)
             if tracker.stop():
                 return None
     return None

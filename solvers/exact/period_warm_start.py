@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _ORDERS, _MAX_IDEALS, _CYCLES, _MAX_NODES = 4, 60_000, 6, 2_000
 _SHARE, _MOST_SECONDS = 0.15, 60.0
+_TURN_SECONDS = 3.0
 _FEW_CHOICES = 100  # nodes times devices up to which a few cycles are enough whatever the time
 
 
@@ -71,6 +72,27 @@ def warm_start(
         cycles = enough_cycles(seconds, free.num_nodes * problem.num_devices, _CYCLES)
         _anneal(tracker, free, stop, seed, cycles)
     return ""
+
+
+def improve(tracker: Tracker[Placement], *, seconds: float, seed: int) -> None:
+    """Anneal again and again for `seconds` in all, each time from the incumbent with short cycles first.
+
+    Only for `none`, where annealing works on the contracted problem. A fresh start of the cycles finds more
+    than ever longer ones.
+    """
+    problem = tracker.problem
+    if problem.contiguity != "none" or tracker.solution is None or problem.num_devices < 2:
+        return
+    model = contract(problem, contiguity="none")
+    end, turn = tracker.elapsed + seconds, 0
+    while model.num_nodes > 1 and tracker.elapsed < end and not tracker.stop():
+        turn += 1
+        last = min(end, tracker.elapsed + _TURN_SECONDS)
+
+        def stop(last: float = last) -> bool:
+            return tracker.elapsed >= last or tracker.stop()
+
+        _anneal(tracker, model, stop, seed + 1000 * turn, cycles=None)
 
 
 def _all_ideals(tracker: Tracker[Placement], chain: PeriodModel, stop) -> None:  # type: ignore[no-untyped-def]
