@@ -153,7 +153,9 @@ def simulator_trained(problem: po.PlacementProblem, seed: int) -> po.Placement:
     return result.solution
 
 
-def stage_three(runtime: DaskRuntime, graph: OpGraph, learned: Calibration, candidates: int, pairs: int) -> list[dict[str, Any]]:
+def stage_three(
+    runtime: DaskRuntime, graph: OpGraph, learned: Calibration, candidates: int, pairs: int, path: Path | None
+) -> list[dict[str, Any]]:
     """Continue on the real system from placements trained on the simulator."""
     solvers = {
         "dual-policy": DualPolicy(teacher="", batch=4, temperature=0.5, final_temperature=0.2),
@@ -177,6 +179,8 @@ def stage_three(runtime: DaskRuntime, graph: OpGraph, learned: Calibration, cand
             "executions": end.executions, "minutes": (time.perf_counter() - began) / 60,
         })  # fmt: skip
         print({key: round(value, 3) if isinstance(value, float) else value for key, value in rows[-1].items()}, flush=True)
+        if path is not None:
+            write_table(path, rows)  # what is measured is kept, should the time run out
     return rows
 
 
@@ -240,10 +244,9 @@ def main() -> None:
         if not options.quick:
             write_part_one(graphs[name], rows, runs[name, "best simulated"], learned)
         candidates, pairs = (6, 4) if options.quick else (options.stage3, 8)
-        stage3 = stage_three(runtime, graphs[name], learned, candidates, pairs) if options.stage3 else []
+        if options.stage3:
+            stage_three(runtime, graphs[name], learned, candidates, pairs, None if options.quick else HERE / "stage3.csv")
     print(f"{time.perf_counter() - began:.0f} s in all")
-    if stage3 and not options.quick:
-        write_table(HERE / "stage3.csv", stage3)
 
 
 def write_part_one(graph: OpGraph, rows: list[Comparison], best: list[Measurement], learned: Calibration) -> None:
