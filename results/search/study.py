@@ -375,7 +375,7 @@ def write_page(
         "gathered on few devices, can pass 1.", "", "| " + " | ".join(keys) + " |", "|---" * len(keys) + "|",
         *("| " + " | ".join(str(row[key]) for key in keys) + " |" for row in speed), "",
         "## Where it falls short", "",
-        "- At 2400 evaluations search from scratch hardly ever reaches the best heuristic, which takes milliseconds: seed it, or give "
+        "- At 2400 evaluations search from scratch rarely reaches the best heuristic, which takes milliseconds: seed it or give "
         "it more. One fixed seed (edge-zeroing) is not always the best one; the portfolio tries them all.",
         "- The joint method needs fewer evaluations than PPO alone on most problems, but seldom half.",
         "- With 24 000 evaluations annealing finds llama_block's optimum in few of ten runs and ends near 148 in the others; the "
