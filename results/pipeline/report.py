@@ -1,0 +1,219 @@
+"""Tables and pictures of the pipeline study, from the CSV files that study.py writes."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING, Any
+
+import placeopt as po
+from placeopt.plotting.pipeline import draw_pipeline
+from placeopt.plotting.style import COLOURS, new_figure
+from placeopt.schedules import schedule
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHAPES = ("V", "X", "K", "M", "NN")
+
+
+def write_report(folder: Path) -> None:
+    """Write report.md and the pictures from whatever CSV files are there."""
+    parts = ["# Pipeline schedules: measured tables", "", "Written by `study.py report`; see README.md for what it means.", ""]
+    periods = [row for devices in (4, 6, 8) for row in read(folder / f"periods{devices}.csv")]
+    if periods:
+        parts += period_tables(periods)
+    solvers = read(folder / "solvers.csv")
+    if solvers:
+        parts += solver_tables(solvers)
+        solver_picture(solvers, folder / "solvers.png")
+    makespans = read(folder / "makespans.csv")
+    if makespans:
+        parts += makespan_table(makespans)
+    models = [row for devices in (4, 8, 16, 32) for row in read(folder / f"models{devices}.csv")]
+    if models:
+        parts += model_tables(models)
+        model_picture(models, folder / "models.png")
+    inference = read(folder / "inference.csv")
+    if inference:
+        parts += inference_table(inference)
+    (folder / "report.md").write_text("\n".join(parts).rstrip() + "\n")
+    for name, source in (("gantt_v", "shape:V?devices=4&memory=4"), ("gantt_k", "shape:K?devices=4&memory=3")):
+        draw_pipeline(schedule(po.load_pipeline(source), micro_batches=12), folder / f"{name}.png")
+    tight = schedule(po.load_pipeline("shape:V?devices=4&memory=3"), size=3, micro_batches=12)
+    draw_pipeline(tight, folder / "gantt_v_three.png")
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file, none if it is absent."""
+    if not path.is_file():
+        return []
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def table(heading: list[str], rows: list[list[Any]]) -> list[str]:
+    """Return a Markdown table."""
+    lines = ["| " + " | ".join(heading) + " |", "|" + "---|" * len(heading)]
+    return [*lines, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows), ""]
+
+
+def period_tables(rows: list[dict[str, str]]) -> list[str]:
+    """Minimum period by capacity; CPU seconds; more micro-batches per repetend."""
+    lines = ["## Minimum period, one micro-batch per repetend, training", "",
+             "In ticks; every number is proved minimal unless a range [bound, found] is given; `-`: no micro-batch fits. "
+             "In brackets: CPU seconds of search and proof.", ""]  # fmt: skip
+    for devices in ("4", "6", "8"):
+        mine = [row for row in rows if row["devices"] == devices]
+        capacities = sorted({int(row["capacity"]) for row in mine})
+        cells = {(row["shape"], int(row["capacity"])): row for row in mine}
+        body = [[capacity, *(cell(cells[name, capacity]) for name in SHAPES)] for capacity in capacities]
+        if body:
+            lines += table([f"D = {devices}, capacity", *SHAPES], body)
+    more = [row for row in rows if row["any_k"]]
+    if more:
+        lines += ["## Several micro-batches per repetend (K <= 4), D = 4, where one misses the load bound", ""]
+        lines += table(
+            ["shape", "capacity", "K = 1", "best", "at K", "bound for every K"],
+            [[r["shape"], r["capacity"], f"{float(r['period']):g}", r["any_k"], r["any_k_size"], r["any_k_bound"]]
+             for r in more],
+        )  # fmt: skip
+    return lines
+
+
+def cell(row: dict[str, str]) -> str:
+    """Return one period with its proof and cost."""
+    if not row["period"]:
+        return "-"
+    period, bound = float(row["period"]), float(row["bound"])
+    value = f"{period:g}" if row["status"] == "proved" else f"[{bound:g}, {period:g}]"
+    return f"{value} ({float(row['cpu']):.2f})"
+
+
+def solver_tables(rows: list[dict[str, str]]) -> list[str]:
+    """Candidates, CPU seconds and period of the three searches."""
+    lines = ["## Tessel's enumeration, the repetend search, and the exact schedule", "",
+             "No memory limit. CPU seconds of one worker, completion to 128 micro-batches included; `published`: CPU seconds of "
+             "the published implementation.", ""]  # fmt: skip
+    body = []
+    for devices in ("4", "8"):
+        for name in SHAPES:
+            mine = {r["solver"]: r for r in rows if r["shape"] == name and r["devices"] == devices}
+            ours, theirs = mine["repetend"], mine["tessel"]
+            published = ours["published_cpu"]
+            faster = f"{float(published) / float(ours['cpu']):.0f}x" if published else "not published"
+            body.append([name, devices, f"{float(ours['period']):g}", ours["cpu"], ours["candidates"],
+                         f"{float(theirs['period']):g}" if theirs["period"] else "none in time", theirs["cpu"],
+                         theirs["candidates"], published or "-", faster])  # fmt: skip
+    lines += table(["shape", "D", "repetend: period", "CPU s", "periods tried", "tessel: period", "CPU s",
+                    "assignments", "published CPU s", "published / repetend"], body)  # fmt: skip
+    lines += ["`time-optimal` on 4 devices, makespan of n micro-batches (CPU seconds); `>`: not proved within the limit.", ""]
+    body = []
+    for name in SHAPES:
+        mine = {r["micro_batches"]: r for r in rows if r["shape"] == name and r["solver"] == "time-optimal"}
+        body.append([name, *(exact_cell(mine.get(str(n))) for n in range(1, 9))])
+    return lines + table(["shape", *(f"n = {n}" for n in range(1, 9))], body)
+
+
+def exact_cell(row: dict[str, str] | None) -> str:
+    """Return one exact makespan and its cost."""
+    if row is None:
+        return ""
+    return f"{'' if row['proved'] == 'True' else '> '}{row['makespan']} ({float(row['cpu']):.2f})"
+
+
+def makespan_table(rows: list[dict[str, str]]) -> list[str]:
+    """Makespan of 128 micro-batches."""
+    lines = ["## Makespan of 128 micro-batches, D = 4", ""]
+    body = [[r["shape"], r["capacity"], r["makespan"], r["best_known"], r["bound"],
+             f"{1 - int(r['bound']) / int(r['makespan']):.2%}", r["peak_memory"], r["cpu"]] for r in rows]  # fmt: skip
+    return lines + table(["shape", "capacity", "makespan", "best known", "lower bound", "gap", "peak memory", "CPU s"], body)
+
+
+def ratio(ours: dict[str, str], other: dict[str, str] | None) -> str:
+    """Return the speed-up over a method."""
+    if other is None or not other["throughput"]:
+        return "does not fit"
+    return f"{float(ours['throughput']) / float(other['throughput']):.2f}x"
+
+
+def model_tables(rows: list[dict[str, str]]) -> list[str]:
+    """Training throughput of whole models."""
+    lines = ["## Training throughput of whole models (simulated)", "",
+             "Samples per second, batch of 128; every method chooses its own stages, replicas, micro-batch size and "
+             "recomputation.", ""]  # fmt: skip
+    body = []
+    for model, devices in dict.fromkeys((r["model"], r["devices"]) for r in rows):
+        mine = {r["method"]: r for r in rows if (r["model"], r["devices"]) == (model, devices)}
+        ours = mine["best found"]
+        body.append([model, devices, ours["throughput"], ours["choice"], ours["schedule"],
+                     f"{float(ours['gap']):.1%}" if ours["gap"] else "",
+                     *(ratio(ours, mine.get(name)) for name in ("1F1B", "GPipe", "Chimera"))])  # fmt: skip
+    lines += table(["model", "devices", "samples/s", "choice", "schedule", "gap", "over 1F1B", "over GPipe", "over Chimera"],
+                   body)  # fmt: skip
+    return lines
+
+
+def inference_table(rows: list[dict[str, str]]) -> list[str]:
+    """Latency at full throughput."""
+    lines = ["## Inference (simulated): throughput and latency of one request in a full pipeline", ""]
+    body = []
+    for model, devices in dict.fromkeys((r["model"], r["devices"]) for r in rows):
+        mine = {r["shape"]: r for r in rows if (r["model"], r["devices"]) == (model, devices)}
+        plain = mine.get("V")
+        for name, row in mine.items():
+            saved = f"{1 - float(row['latency_ms']) / float(plain['latency_ms']):+.0%}" if plain and name != "V" else ""
+            gained = f"{float(row['throughput']) / float(plain['throughput']) - 1:+.0%}" if plain and name != "V" else ""
+            body.append([model, devices, name, row["throughput"], gained, row["latency_ms"], saved])
+    return lines + table(["model", "devices", "shape", "samples/s", "against V", "latency ms", "latency saved"], body)
+
+
+def solver_picture(rows: list[dict[str, str]], path: Path) -> None:
+    """CPU seconds of time-optimal over n, with the lines of repetend and tessel."""
+    figure = new_figure(11, 2.9)
+    panels = figure.subplots(1, len(SHAPES), sharey=True)
+    for axes, name in zip(panels, SHAPES, strict=True):
+        mine = [r for r in rows if r["shape"] == name and r["devices"] == "4"]
+        exact = [(int(r["micro_batches"]), float(r["cpu"])) for r in mine if r["solver"] == "time-optimal"]
+        axes.plot(*zip(*exact, strict=True), marker="o", markersize=3, color=COLOURS[0], label="time-optimal, n micro-batches")
+        for solver, colour in (("tessel", COLOURS[1]), ("repetend", COLOURS[2])):
+            cpu = next(float(r["cpu"]) for r in mine if r["solver"] == solver)
+            axes.axhline(cpu, color=colour, label=f"{solver}, any number")
+        published = next(float(r["published_cpu"]) for r in mine if r["published_cpu"])
+        axes.axhline(published, color="#808080", linestyle="--", label="published search")
+        axes.set_yscale("log")
+        axes.set_xlim(1, 8)
+        axes.set_title(name, fontsize=10)
+        axes.set_xlabel("n", fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("CPU seconds")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def model_picture(rows: list[dict[str, str]], path: Path) -> None:
+    """Throughput of every method relative to 1F1B."""
+    names = list(dict.fromkeys(r["model"] for r in rows))
+    methods = list(dict.fromkeys(r["method"] for r in rows))
+    figure = new_figure(11, 3.2)
+    for axes, model in zip(figure.subplots(1, len(names), sharey=True), names, strict=True):
+        sizes = list(dict.fromkeys(r["devices"] for r in rows if r["model"] == model))
+        for k, method in enumerate(methods):
+            for x, devices in enumerate(sizes):
+                mine = {r["method"]: r for r in rows if (r["model"], r["devices"]) == (model, devices)}
+                value, base = mine[method]["throughput"], mine["1F1B"]["throughput"]
+                at = x + (k - 1.5) * 0.2
+                if value and base:
+                    axes.bar(at, float(value) / float(base), 0.19, color=COLOURS[k], label=method if x == 0 else None)
+                else:
+                    axes.text(at, 0.03, "no fit", rotation=90, ha="center", va="bottom", fontsize=6)
+        axes.axhline(1, color="#808080", linewidth=0.7)
+        axes.set_xticks(range(len(sizes)), sizes)
+        axes.set_xlabel("devices", fontsize=8)
+        axes.set_title(model, fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("throughput, 1F1B = 1\n(simulated)")
+    from matplotlib.patches import Patch
+
+    figure.legend(handles=[Patch(color=COLOURS[k], label=method) for k, method in enumerate(methods)],
+                  loc="outside lower center", ncols=4, fontsize=8, frameon=False)  # fmt: skip
+    figure.savefig(path, dpi=110)
