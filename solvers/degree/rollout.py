@@ -12,16 +12,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.errors import InputError
-from placeopt.solvers.degree.driver import best_constant, blocked_per_stream, finish, spent, start, training_streams
+from placeopt.solvers.degree.driver import (
+    best_constant,
+    blocked_per_stream,
+    clearly_better,
+    finish,
+    spent,
+    start,
+    training_streams,
+)
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, describe, padded
 from placeopt.streams.simulator import DegreePolicy, Episode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from placeopt.solution import Budget, Result
     from placeopt.solver import OnProgress, Tracker
     from placeopt.streams.problem import JobStreamProblem
+
+MIN_STREAMS = 4
+"""Training streams without which the base is not compared with the rollout: too few to tell them apart."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ class Rollout:
         return finish(tracker, policy, "base " + describe(problem, policy.order))
 
     def tune(self, problem: JobStreamProblem, seed: int, tracker: Tracker[Episode] | None = None) -> DegreePolicy:
-        """Return the rollout policy with the best of a few bases and prices."""
+        """Return the rollout policy with the best of a few bases and prices, or the tuned base where that is better."""
         rows = len(problem.jobs.profiles)
         prices = (1.0, 0.5) if self.terminal is None else (self.terminal,)
         if self.order is not None:
@@ -88,13 +102,21 @@ class Rollout:
         if len(options) == 1 or spent(tracker, self.training):
             return options[0]
         streams = training_streams(problem, self.training, seed)
-        costs: list[int] = []
+        blocked: list[NDArray[np.int64]] = []
         with tracker or nullcontext():
             for option in options:
                 if spent(tracker, self.training):
                     break
-                costs.append(int(blocked_per_stream(streams, option, tracker, seed).sum()))
-        return options[costs.index(min(costs))] if costs else options[0]
+                blocked.append(blocked_per_stream(streams, option, tracker, seed))
+        if not blocked:
+            return options[0]
+        best = min(range(len(blocked)), key=lambda i: (int(blocked[i].sum()), i))
+        if self.order is None and self.training >= MIN_STREAMS and not spent(tracker, self.training):
+            # Futures much shorter than the jobs mislead: then the base itself is the better policy.
+            base = DegreePolicy(FeasibleFirst.name, order=bases[0])
+            if clearly_better(blocked_per_stream(streams, base, tracker, seed), blocked[best]):
+                return base
+        return options[best]
 
 
 def bases_around(degrees: Sequence[int], degree: int) -> tuple[int, ...]:
