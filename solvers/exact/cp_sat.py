@@ -188,6 +188,7 @@ def _solve_on_grid(
     from ortools.sat.python import cp_model
 
     from placeopt.evaluation import best_queue, evaluate
+    from placeopt.solvers.exact.interrupt import solve_interruptibly
     from placeopt.solvers.exact.makespan_model import MakespanModel
     from placeopt.solvers.exact.warm_start import offer
 
@@ -202,15 +203,12 @@ def _solve_on_grid(
     solver = cp_model.CpSolver()
     configure(solver, settings, tracker, share)
     target = tracker.lower_bound // scale
-    done: list[bool] = []  # not empty: stopped by the callback
-
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         """Re-evaluate every solution and stop when the incumbent meets the bound or the target."""
 
         def on_solution_callback(self) -> None:
             offer(problem, tracker, model.decode(self.value))
             if tracker.stop() or (not exact and round(self.objective_value) <= target):
-                done.append(True)
                 self.stop_search()
 
     def on_bound(value: float) -> None:
@@ -221,22 +219,15 @@ def _solve_on_grid(
             solver.stop_search()
 
     solver.best_bound_callback = on_bound
-    started = tracker.elapsed
-    outcome = solver.solve(model.model, Watch())
-    limited = tracker.elapsed - started >= 0.98 * float(solver.parameters.max_time_in_seconds)
-    limited |= solver.num_conflicts >= solver.parameters.max_number_of_conflicts
+    outcome = solve_interruptibly(solver, model.model, Watch())
     tracker.count(int(solver.num_conflicts))
     if outcome == cp_model.INFEASIBLE:
         return _explain_infeasible(tracker, upper, scale)
     if outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         tracker.raise_bound(int(solver.response_proto.inner_objective_lower_bound) * scale, "cp-sat")
     message = ""
-    if outcome == cp_model.OPTIMAL:
-        if exact and tracker.value is not None and tracker.value > tracker.lower_bound:
-            message = "the optimal schedule orders transfers in a way that no priorities express"
-    elif not tracker.stop() and not limited and not done:
-        # CP-SAT takes Ctrl-C for itself and returns what it has
-        tracker.stop_reason, tracker.stopped = "interrupted", True
+    if outcome == cp_model.OPTIMAL and exact and tracker.value is not None and tracker.value > tracker.lower_bound:
+        message = "the optimal schedule orders transfers in a way that no priorities express"
     return None, message
 
 

@@ -26,6 +26,7 @@ from placeopt.period import INFEASIBLE
 from placeopt.problem import INCOMPATIBLE
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
+from placeopt.solvers.exact.interrupt import solve_interruptibly
 from placeopt.solvers.exact.latency_warm_start import warm_start
 from placeopt.solvers.exact.period_warm_start import warm_seconds
 
@@ -275,7 +276,7 @@ class LatencyCpModel:
             parameters.max_number_of_conflicts = tracker.evaluations_left
         if tracker.solution is not None:
             self._hint(tracker.solution)
-        code = solver.solve(self.cp, _callback(self, tracker))
+        code = solve_interruptibly(solver, self.cp, _callback(self, tracker))
         if code == cp_model.MODEL_INVALID:
             raise RuntimeError(f"CP-SAT refused the model: {self.cp.validate()}")
         if code == cp_model.INFEASIBLE:

@@ -316,6 +316,7 @@ class Search:
             return None, True
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.settings.num_workers
+        solver.parameters.catch_sigint_signal = False  # Ctrl-C reaches Python when this short solve ends
         solver.parameters.random_seed = int(self.rng.integers(2**31 - 1))
         solver.parameters.max_deterministic_time = self.settings.effort
         if math.isfinite(self.tracker.seconds_left):

@@ -29,6 +29,7 @@ from placeopt.period import INFEASIBLE, order_edges, period_batch, period_finish
 from placeopt.period_model import contract
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
+from placeopt.solvers.exact.interrupt import solve_interruptibly
 from placeopt.solvers.exact.linear_dp import offer_initial
 from placeopt.solvers.exact.period_warm_start import improve, warm_seconds, warm_start
 
@@ -317,7 +318,7 @@ class PeriodCpModel:
             parameters.max_number_of_conflicts = tracker.evaluations_left
         if tracker.solution is not None:
             self._hint(tracker.solution.device)
-        code = solver.solve(self.cp, _callback(self, tracker))
+        code = solve_interruptibly(solver, self.cp, _callback(self, tracker))
         if code == cp_model.INFEASIBLE:
             # The incumbent satisfies the model, so with one this cannot be.
             return "infeasible" if tracker.value is None else None
