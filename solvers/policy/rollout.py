@@ -381,7 +381,7 @@ def _place(
     return chosen
 
 
-# Without reference counting: reading an array out of a tuple would count twice, which was four fifths of the time. An
+# Without reference counting: reading an array out of a tuple would count twice, which was most of the time. An
 # episode allocates nothing, and its caller keeps all arrays alive.
 @njit(cache=True, nogil=True, _nrt=False)
 def episode(
