@@ -388,7 +388,8 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
         "Asked: 5000 at 200 ops and 4 devices, aim 10 000. What limits it: wide ready sets. In the random graph many ops are ready "
         "at once, and a sampled selection adds up the features of all of them for its gradient (compare `SEL greedy`); "
         "the rest is the eleven features per (op, device), scaled over the candidates. Evaluating the placement is several "
-        "times cheaper. Before episodes ran without reference counting, that took most of the time (3274 and 4572 in the first rows).", "",
+        "times cheaper. Before episodes ran without reference counting, that took most of the time "
+        "(3274 and 4572 in the first rows).", "",
         "## Where it falls short", "",
         "- From the critical-path seed the policy beats cross-entropy only where it says so above; the seed matters more than "
         "learning: edge-zeroing alone is better than most of what is learned from critical path.",
