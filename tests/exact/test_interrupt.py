@@ -1,0 +1,59 @@
+"""Ctrl-C during CP-SAT, without CP-SAT: an early end is not an interruption, a signal is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from placeopt.solvers.exact.interrupt import solve_interruptibly
+
+
+class FakeSolver:
+    """Answers at once, fails, or searches until it is told to stop."""
+
+    def __init__(self, kind):
+        self.kind, self.parameters, self.stopped = kind, SimpleNamespace(), threading.Event()
+
+    def solve(self, model, callback):
+        """Behave as `kind` says."""
+        if self.kind == "fails":
+            raise ValueError("bad model")
+        if self.kind == "searches":
+            os.kill(os.getpid(), signal.SIGINT)
+            assert self.stopped.wait(20)
+        return "unknown"
+
+    def stop_search(self):
+        """End `solve`."""
+        self.stopped.set()
+
+
+def test_an_early_end_is_an_answer():
+    """A solver that ends before its limit just returns; from another thread too."""
+    assert solve_interruptibly(FakeSolver("ends"), None) == "unknown"
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(solve_interruptibly(FakeSolver("ends"), None)))
+    thread.start()
+    thread.join()
+    assert answers == ["unknown"]
+
+
+def test_errors_reach_the_caller():
+    """What the solver raises is raised."""
+    with pytest.raises(ValueError, match="bad model"):
+        solve_interruptibly(FakeSolver("fails"), None)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_a_signal_stops_the_search():
+    """SIGINT stops the search before KeyboardInterrupt is raised."""
+    solver = FakeSolver("searches")
+    with pytest.raises(KeyboardInterrupt):
+        solve_interruptibly(solver, None)
+        time.sleep(5)  # the signal may be delivered a moment after the answer
+    assert solver.stopped.is_set()
