@@ -25,13 +25,14 @@ def solve_interruptibly(solver: Any, model: Any, callback: Any = None) -> Any:
             failure.append(error)
 
     thread = threading.Thread(target=run, name="cp-sat")
-    thread.start()
     try:
+        thread.start()
         while thread.is_alive():
             thread.join(1.0)
     except KeyboardInterrupt:
         solver.stop_search()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
         raise
     if failure:
         raise failure[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -55,5 +54,4 @@ def test_a_signal_stops_the_search():
     solver = FakeSolver("searches")
     with pytest.raises(KeyboardInterrupt):
         solve_interruptibly(solver, None)
-        time.sleep(5)  # the signal may be delivered a moment after the answer
     assert solver.stopped.is_set()
