@@ -19,6 +19,7 @@ import placeopt as po
 from placeopt.errors import InputError
 from placeopt.schedules import choose_pipeline, schedule, schedule_result
 from placeopt.schedules.bounds import best_bound
+from placeopt.schedules.solve import warm_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,7 @@ HERE = Path(__file__).parent
 WORKERS = 2
 SHAPES = ("V", "X", "K", "M", "NN")
 CAPACITIES = {4: (1, 2, 3, 4, 5, 6), 6: (2, 3, 4, 5, 6, 8), 8: (3, 4, 5, 6, 8, 10, 12)}
-SECONDS = 20.0
+SECONDS = {4: 20.0, 6: 20.0, 8: 5.0}
 
 PUBLISHED_CPU = {"V": 0.8, "K": 2.7, "X": 9.4, "M": 59.4, "NN": 179.7}
 """CPU seconds of the published implementation of Tessel, 4 devices."""
@@ -74,6 +75,7 @@ class Clock:
 
 def timed(problem: Any, solver: str, **options: Any) -> tuple[Any, Clock]:
     """Solve and measure; the solver libraries are loaded before."""
+    warm_up()
     with Clock() as clock:
         result = schedule_result(problem, solver, **options)
     return result, clock
@@ -98,7 +100,7 @@ def period_row(name: str, devices: int, capacity: int) -> dict[str, Any]:
     empty = dict.fromkeys(("load", "period", "bound", "status", "cpu", "wall", "any_k", "any_k_bound", "any_k_size"), "")
     try:
         problem = po.load_pipeline(f"shape:{name}?devices={devices}", memory=capacity)
-        result, clock = timed(problem, "repetend", seconds=SECONDS, num_workers=WORKERS, latency_seconds=0)
+        result, clock = timed(problem, "repetend", seconds=SECONDS[devices], num_workers=WORKERS, latency_seconds=0)
     except InputError as error:
         return row | empty | {"status": f"infeasible: {str(error).rsplit(';', 1)[-1].strip()}"}
     found = result.solution
@@ -110,7 +112,7 @@ def period_row(name: str, devices: int, capacity: int) -> dict[str, Any]:
     if devices == 4 and found.period > problem.work.max():
         best = found
         for size in (2, 3, 4):
-            more = schedule(problem, size=size, seconds=5, num_workers=WORKERS, latency_seconds=0)
+            more = schedule(problem, size=size, seconds=1.5, num_workers=WORKERS, latency_seconds=0)
             best = min(best, more, key=lambda x: x.period)
         row |= {"any_k": f"{float(best.period):.4g}", "any_k_bound": f"{float(best_bound(problem)[0]):.4g}",
                 "any_k_size": best.repetend.size}  # fmt: skip
@@ -128,7 +130,7 @@ def solvers() -> list[dict[str, Any]]:
         for devices in (4, 8):
             problem = po.load_pipeline(f"shape:{name}?devices={devices}")
             for solver in ("repetend", "tessel"):
-                seconds = 10.0 if solver == "tessel" else SECONDS
+                seconds = 10.0 if solver == "tessel" else SECONDS[devices]
                 options = {"num_workers": 1}
                 result, clock = timed(problem, solver, seconds=seconds, micro_batches=128, **options)
                 rows.append(solver_row(name, devices, solver, "", result, clock))
@@ -167,7 +169,7 @@ def makespans() -> list[dict[str, Any]]:
     for name in SHAPES:
         for capacity in (None, {"V": 4, "X": 4, "K": 3, "M": 5, "NN": 6}[name]):
             problem = po.load_pipeline(f"shape:{name}?devices=4", memory=capacity, micro_batches=128)
-            result, clock = timed(problem, "repetend", seconds=SECONDS, num_workers=WORKERS, patterns=4)
+            result, clock = timed(problem, "repetend", seconds=SECONDS[4], num_workers=WORKERS, patterns=4)
             found = result.solution
             rows.append({
                 "shape": name, "capacity": capacity or "none", "makespan": found.makespan,
