@@ -1,7 +1,7 @@
 """Pipeline schedules: minimum periods with proof, Tessel's search beside ours, makespans, and whole models.
 
     python results/pipeline/study.py            # all parts, about 20 minutes on 2 cores
-    python results/pipeline/study.py periods4   # one part: periods4|6|8, solvers, makespans, models4|8|16|32, inference, report
+    python results/pipeline/study.py periods4   # part: periods4|6|8, solvers, makespans, models|inference4|8|16|32, report
 
 Each part writes a CSV file next to this one; `report` turns them into report.md and the pictures.
 """
@@ -41,7 +41,8 @@ def main(parts: list[str]) -> None:
     """Run the named parts, or all."""
     steps: dict[str, Callable[[], list[dict[str, Any]]]] = {
         **{f"periods{devices}": partial(periods, devices) for devices in CAPACITIES},
-        "solvers": solvers, "makespans": makespans, "inference": inference,
+        "solvers": solvers, "makespans": makespans,
+        **{f"inference{devices}": partial(inference, devices) for devices in CLUSTERS},
         **{f"models{devices}": partial(models, devices) for devices in CLUSTERS},
     }  # fmt: skip
     for name in parts or [*steps, "report"]:
@@ -235,6 +236,7 @@ def models(devices: int) -> list[dict[str, Any]]:
     for model in MODELS:
         cuts: dict[Any, Any] = {}
         rows += [model_row(model, devices, method, cuts) for method in METHODS]
+        save(f"models{devices}", rows)  # large models take minutes each
     return rows
 
 
@@ -266,31 +268,29 @@ def model_row(model: str, devices: int, method: str, cuts: dict[Any, Any]) -> di
     return row
 
 
-def inference() -> list[dict[str, Any]]:
+def inference(devices: int) -> list[dict[str, Any]]:
     """Latency of one request in a stream at full throughput, per shape, all with one sample per micro-batch."""
     rows = []
     for model in MODELS:
-        for devices in CLUSTERS:
-            for shape in ("V", "M", "K"):
-                row: dict[str, Any] = {"model": model, "devices": devices, "shape": shape}
-                try:
-                    chosen = choose_pipeline(
-                        source_of(model, devices), cluster_of(devices), batch=64, mode="infer", micro_batches=(1,),
-                        shapes=(shape,), stages=(devices,), solvers=("repetend",), seconds=10, dp_seconds=1,
-                        num_workers=WORKERS,
-                    )  # fmt: skip
-                except InputError as error:
-                    print(row, error, flush=True)
-                    continue
-                best = chosen.best
-                tick = best.problem.tick_seconds
-                rows.append(row | {
-                    "throughput": f"{1 / (float(best.schedule.period) * tick):.5g}",
-                    "latency_ms": f"{1e3 * best.schedule.repetend.latency(best.problem.span) * tick:.5g}",
-                    "least_latency_ms": f"{1e3 * best.problem.critical_path * tick:.5g}",
-                    "period_status": best.schedule.period_status,
-                })  # fmt: skip
-                print(rows[-1], flush=True)
+        for shape in ("V", "M", "K"):
+            row: dict[str, Any] = {"model": model, "devices": devices, "shape": shape}
+            try:
+                chosen = choose_pipeline(
+                    source_of(model, devices), cluster_of(devices), batch=64, mode="infer", micro_batches=(1,),
+                    shapes=(shape,), stages=(devices,), solvers=("repetend",), seconds=5, dp_seconds=1, num_workers=WORKERS,
+                )  # fmt: skip
+            except InputError as error:
+                print(row, error, flush=True)
+                continue
+            best = chosen.best
+            tick = best.problem.tick_seconds
+            rows.append(row | {
+                "throughput": f"{1 / (float(best.schedule.period) * tick):.5g}",
+                "latency_ms": f"{1e3 * best.schedule.repetend.latency(best.problem.span) * tick:.5g}",
+                "least_latency_ms": f"{1e3 * best.problem.critical_path * tick:.5g}",
+                "period_status": best.schedule.period_status,
+            })  # fmt: skip
+            print(rows[-1], flush=True)
     return rows
 
 
