@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -48,10 +51,23 @@ def test_errors_reach_the_caller():
         solve_interruptibly(FakeSolver("fails"), None)
 
 
+SIGNALLED = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, sys.argv[1])
+from test_interrupt import FakeSolver
+from placeopt.solvers.exact.interrupt import solve_interruptibly
+solver = FakeSolver("searches")
+try:
+    solve_interruptibly(solver, None)
+except KeyboardInterrupt:
+    print("interrupted", solver.stopped.is_set())
+"""
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 def test_a_signal_stops_the_search():
-    """SIGINT stops the search before KeyboardInterrupt is raised."""
-    solver = FakeSolver("searches")
-    with pytest.raises(KeyboardInterrupt):
-        solve_interruptibly(solver, None)
-    assert solver.stopped.is_set()
+    """SIGINT stops the search before KeyboardInterrupt is raised (in a process of its own: signals are per process)."""
+    folder = str(Path(__file__).parent)
+    done = subprocess.run([sys.executable, "-c", SIGNALLED, folder], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["interrupted", "True"], done.stderr
