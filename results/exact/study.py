@@ -115,7 +115,7 @@ def warm_up(objective: str) -> None:
 
 # --- period and latency ----------------------------------------------------------------------------------
 
-# file: (chain optimum, non-contiguous best, its bound), in the files' unit; DESIGN section 4
+# file: (chain optimum, non-contiguous best, its bound), in the files' unit
 PERIOD = {
     "layer_bert24_inference": (17.78991, 17.7147, 17.703),
     "layer_bert24_training": (41.74581, 39.7895, 39.7895),

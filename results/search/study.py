@@ -346,7 +346,7 @@ def write_page(
         "| problem | PPO alone | CE alone | joint | joint / PPO |", "|---|---|---|---|---|",
         *(f"| {line['problem']} | {line['PPO alone']:.0f} | {line['CE alone']:.0f} | {line['Post (CE + PPO)']:.0f} | "
           f"{line['ratio']:.2f} |" for line in post), "",
-        f"At most half the evaluations on {half} of {len(post)} problems (asked: most), fewer on "
+        f"At most half the evaluations on {half} of {len(post)} problems (hoped for: most), fewer on "
         f"{sum(line['ratio'] < 1 for line in post)}: the direction of the claim holds here, its size does not.", "",
     ]  # fmt: skip
     if doppler:
@@ -387,8 +387,8 @@ def write_page(
 def scratch_lines(
     table: list[dict[str, Any]], methods: tuple[str, ...], targets: dict[str, int]
 ) -> list[str]:
-    """Compare the means from scratch with what the project asked for."""
-    lines = ["| graph | " + " | ".join(methods) + " | asked |", "|---" * (len(methods) + 2) + "|"]
+    """Compare the means from scratch with the targets."""
+    lines = ["| graph | " + " | ".join(methods) + " | target |", "|---" * (len(methods) + 2) + "|"]
     for graph, target in targets.items():
         cells = []
         for method in methods:
