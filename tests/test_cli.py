@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import placeopt as po
 from placeopt.cli import main
 
 
@@ -256,3 +257,25 @@ def test_import_is_light():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_warming_up_runs_no_foreign_solver(monkeypatch):
+    """Compiling ahead runs our own solvers on a small problem, never one of the user's."""
+    from placeopt.cli.solve import _warm_up
+    from placeopt.solver import make_solver
+    from placeopt.solvers.heuristics.list_scheduling import Heft
+
+    met = []
+    monkeypatch.setattr(Heft, "solve", lambda self, problem, *rest, **more: met.append(problem.name))
+
+    class Foreign:
+        name = "heft"
+
+        def solve(self, *rest, **more):
+            raise AssertionError
+
+    problem = po.load("gen:ffnn", cluster="uniform:2")
+    _warm_up(problem, [("heft", Foreign())])
+    assert met == []
+    _warm_up(problem, [("heft", make_solver("heft"))])
+    assert met == ["warm-up"]

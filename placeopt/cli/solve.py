@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,6 +81,8 @@ def solve_command(
     interrupted = False
     with _progress(problem, json) as (announce, on_progress):
         try:
+            announce("compiling")
+            _warm_up(problem, runs)
             announce("lower bound")
             report = bound(problem, seconds=bound_seconds)
             for name, run in runs:
@@ -140,6 +142,30 @@ def _runs(
         check_solver(solver, problem)
         runs.append((name, solver))
     return runs
+
+
+def _warm_up(problem: PlacementProblem, runs: list[tuple[str, Any]]) -> None:
+    """Compile the kernels of our own solvers on a small problem, so that no one's runtime contains it.
+
+    The first run after an installation takes a minute here; later ones load what is compiled.
+    """
+    from placeopt.problem import PlacementProblem as Problem
+    from placeopt.solution import Budget
+    from placeopt.solver import make_solver, specs
+    from placeopt.solvers.portfolio import HEURISTICS
+
+    if problem.objective != "makespan":
+        return
+    known = specs("placement")
+    names = [name for name, run in runs if name in known and type(run).__module__.startswith("placeopt.")]
+    if "portfolio" in names:
+        names += [*HEURISTICS, "cross-entropy", "annealing", "lns"]
+    fork = [(0, v, 3) for v in range(1, 6)] + [(v, 6, 3) for v in range(1, 6)]
+    small = Problem.from_edges([[v + 2] * 2 for v in range(7)], fork, name="warm-up")
+    for name in dict.fromkeys(names):
+        if "makespan" in known[name].objectives:
+            with suppress(InputError):  # what a solver refuses it will say about the problem itself
+                make_solver(name).solve(small, Budget(0.02, 64), seed=0)
 
 
 @contextmanager
