@@ -119,7 +119,7 @@ def layer_of(name: str) -> str:
 def main(quick: bool) -> None:
     """Run, then write the tables, the picture and the page."""
     began = time.perf_counter()
-    seeds, evaluations = ((2, 2), 600) if quick else ((10, 5), EVALUATIONS)
+    seeds, evaluations = ((2, 2), 600) if quick else ((10, 10), EVALUATIONS)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for number, (instance, clusters) in enumerate(grid().items()):
