@@ -351,7 +351,7 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
             "226.5, plain cross-entropy after 24 000 evaluations 1366.8 / 65.9 / 167.6. `cross-entropy` here spends half its "
             "evaluations on annealing; `alone` does not.", "",
         ]  # fmt: skip
-        lines += ["Asked: 15 % below critical path on llama_block, at or below cross-entropy on two of three graphs, never above "
+        lines += ["Target: 15 % below critical path on llama_block, at or below cross-entropy on two of three graphs, never above "
                   "the seed.", ""]  # fmt: skip
         lines += verdicts(parts["doppler"])
         lines += [
@@ -385,7 +385,7 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
         *improvement_lines(parts["published"]), "",
         "## Episodes per second, one thread", "",
         *table(parts["throughput"], ["graph", "ops", "edges", "case", "episodes_per_second"]), "",
-        "Asked: 5000 at 200 ops and 4 devices, aim 10 000. What limits it: wide ready sets. In the random graph many ops are ready "
+        "Target: 5000 at 200 ops and 4 devices, aim 10 000. What limits it: wide ready sets. In the random graph many ops are ready "
         "at once, and a sampled selection adds up the features of all of them for its gradient (compare `SEL greedy`); "
         "the rest is the eleven features per (op, device), scaled over the candidates. Evaluating the placement is several "
         "times cheaper. Before episodes ran without reference counting, that took most of the time "

@@ -364,14 +364,14 @@ def write_page(
                                                               "mean_seconds")) + " |" for row in doppler]  # fmt: skip
         lines += [
             "",
-            "Asked: with 24 000 evaluations 1200.07, 56.70, <= 150; portfolio 1200.07, 56.70, <= 142.",
+            "Target: with 24 000 evaluations 1200.07, 56.70, <= 150; portfolio 1200.07, 56.70, <= 142.",
             "",
         ]
     keys = list(speed[0])
     lines += [
         "## Speed of the search loops", "",
         "Evaluations per second of a whole solve from scratch, relative to the bare batch evaluator on random placements (`bare`, "
-        "per second, one thread, processor time). Asked: at least 0.70. Incremental walks, and samples whose ops are "
+        "per second, one thread, processor time). Target: at least 0.70. Incremental walks, and samples whose ops are "
         "gathered on few devices, can pass 1.", "", "| " + " | ".join(keys) + " |", "|---" * len(keys) + "|",
         *("| " + " | ".join(str(row[key]) for key in keys) + " |" for row in speed), "",
         "## Where it falls short", "",
