@@ -385,8 +385,8 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
         *improvement_lines(parts["published"]), "",
         "## Episodes per second, one thread", "",
         *table(parts["throughput"], ["graph", "ops", "edges", "case", "episodes_per_second"]), "",
-        "Target: 5000 at 200 ops and 4 devices, aim 10 000. What limits it: wide ready sets. In the random graph many ops are ready "
-        "at once, and a sampled selection adds up the features of all of them for its gradient (compare `SEL greedy`); "
+        "Target: 5000 at 200 ops and 4 devices, aim 10 000. What limits it: wide ready sets. In the random graph many ops are "
+        "ready at once, and a sampled selection adds up the features of all of them for its gradient (compare `SEL greedy`); "
         "the rest is the eleven features per (op, device), scaled over the candidates. Evaluating the placement is several "
         "times cheaper. Before episodes ran without reference counting, that took most of the time "
         "(3274 and 4572 in the first rows).", "",
