@@ -21,16 +21,20 @@ def _look(index: int) -> dict[str, Any]:
 
 
 def profile_figure(table: analysis.Comparison) -> Any:
-    """Share of instances (y) that a solver brings within a ratio (x) of the best median."""
+    """Share of instances (y) that a solver brings within a percentage (x) of the best median."""
     figure = new_figure(8, 4.4)
     axes = figure.add_subplot()
     value = np.where(np.isnan(table.median), np.nan, table.median)
     with np.errstate(invalid="ignore", divide="ignore"):
         worst = np.nanmax(value / np.nanmin(value, axis=1, keepdims=True))
-    ratios = np.linspace(1.0, float(np.clip(worst, 1.05, 3.0)) if np.isfinite(worst) else 1.05, 300)
-    for j, share in enumerate(analysis.profile(table, ratios)):
-        axes.step(ratios, share, where="post", label=table.solvers[j], **_look(j))
-    axes.set_xlabel("ratio to the best median")
+    most = 100 * (float(np.clip(worst, 1.05, 10.0)) - 1) if np.isfinite(worst) else 5.0
+    excess = np.concatenate([np.linspace(0, 1, 101), np.geomspace(1, most, 400)[1:]])
+    for j, share in enumerate(analysis.profile(table, 1 + excess / 100)):
+        axes.step(excess, share, where="post", label=table.solvers[j], **_look(j))
+    axes.set_xscale("symlog", linthresh=1)  # from a tenth of a per cent to twice as long on one axis
+    axes.set_xlim(0, most)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("above the best median, at most (%)")
     axes.set_ylabel("share of instances")
     axes.set_ylim(0, 1.02)
     axes.set_title("Performance profile", fontsize=10)
@@ -71,26 +75,42 @@ def convergence_figure(rows: Sequence[dict[str, Any]], solvers: Sequence[str]) -
     grid = figure.subplots(height, columns, squeeze=False)
     for at, name in enumerate(names):
         axes = grid[at // columns][at % columns]
+        starts, ends = [], []
         for j, label in enumerate(solvers):
             if label in curves[name]:
                 x, (low, middle, high) = curves[name][label]
                 axes.plot(x, middle, label=label, linewidth=1.3, **_look(j))
                 axes.fill_between(x, low, high, color=_look(j)["color"], alpha=0.18, linewidth=0)
+                starts.append(np.nanmax(high))
+                ends.append(middle[-1])
+        _zoom(axes, np.array(starts), np.array(ends))
         axes.set_xscale("log")
         axes.set_title(name, fontsize=7)
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="#E8E8E8", linewidth=0.5)
+        if at + columns >= len(names):
+            axes.set_xlabel("evaluations", fontsize=8)
     for at in range(len(names), height * columns):
         grid[at // columns][at % columns].set_visible(False)
     handles: dict[str, Any] = {}
     for axes in grid.ravel():
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure.supxlabel("evaluations", fontsize=8)
     figure.supylabel("incumbent (ticks)", fontsize=8)
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=7, frameon=False)
     return figure
+
+
+def _zoom(axes: Any, starts: Any, ends: Any) -> None:
+    """Set the y axis to where solvers end, not to where a bad start would draw it."""
+    starts, ends = starts[np.isfinite(starts)], ends[np.isfinite(ends)]
+    if not len(ends):
+        return
+    low, high = ends.min(), np.quantile(ends, 0.8)
+    room = max(high - low, 0.02 * low, 1)
+    top = min(starts.max(), high + room)
+    axes.set_ylim(low - 0.08 * room, top + 0.05 * room)
 
 
 def _finish(figure: Any, axes: Any, entries: int) -> None:
