@@ -15,6 +15,8 @@ q + 1 shortest of them. If that exceeds T the supposition was wrong; bisection f
 gets.
 
 `path` (latency): ops on a path follow each other, each at its fastest.
+
+`flow` (latency): a flow over paths, priced over ideals, see `latency_flow`; on published graphs it is the optimum.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.bounds.latency_flow import flow_bound
 from placeopt.period_model import contract
 
 if TYPE_CHECKING:
@@ -43,10 +46,13 @@ def period_bounds(problem: PlacementProblem, seconds: float = 10.0) -> dict[str,
 
     Parameters
     ----------
-    seconds : time for the linear program; the others take milliseconds.
+    seconds : time for programs (`area`, `columns`, `flow`); the others take milliseconds.
     """
     if problem.objective == "latency":
-        return {"path": _longest_path(problem)}
+        found = {"path": _longest_path(problem)}
+        if seconds > 0:
+            found["flow"] = flow_bound(problem, seconds)
+        return found
     model = contract(problem, contiguity="none")
     found = {"op": _largest_op(model)}
     found["pigeonhole"] = _pigeonhole(model, found["op"])

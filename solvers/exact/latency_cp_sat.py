@@ -1,5 +1,7 @@
 """CP-SAT for the latency of one sample with q slots per accelerator (model in `placeopt.latency`).
 
+It runs where the bound by flows (`placeopt.bounds.latency_flow`) and the placements that come with it leave a gap.
+
 Variables: x[c, u] puts class c (ops that share a device) into unit u, a slot or the pool; start and end of
 every slot; ready[v], when op v's outputs are in host memory. With in[t, u], out[t, u] as for the period
 
@@ -20,8 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.bounds.latency_flow import raise_flow_bound
 from placeopt.bounds.period import raise_period_bounds
-from placeopt.latency import latency_arrays, latency_batch, latency_finish, placement_slots
+from placeopt.latency import (
+    latency_arrays,
+    latency_batch,
+    latency_finish,
+    latency_value,
+    latency_violations,
+    placement_slots,
+)
 from placeopt.period import INFEASIBLE
 from placeopt.problem import INCOMPATIBLE
 from placeopt.solution import Placement
@@ -38,6 +48,7 @@ if TYPE_CHECKING:
     from placeopt.solution import Budget, Result
     from placeopt.solver import OnProgress
 
+_FLOW_SHARE = 0.3  # of the time, for the bound by flows
 MAX_GRID = 2**40
 """Horizons above this are solved on a coarser grid (floored, so that bounds stay proofs)."""
 
@@ -62,12 +73,12 @@ def solve_latency(
     status, message = None, ""
     with tracker:
         latency_arrays(problem)
-        seconds = warm_seconds(tracker)
         raise_period_bounds(tracker, seconds=0.0)
-        if getattr(solver, "warm_start", True) or initial is not None:
-            warm_start(
-                tracker, initial, seconds=seconds if getattr(solver, "warm_start", True) else 0.0, seed=seed
-            )
+        if initial is not None and not latency_violations(problem, initial):
+            tracker.offer(latency_value(problem, initial), initial)
+        raise_flow_bound(tracker, seconds=_FLOW_SHARE * tracker.seconds_left)
+        if getattr(solver, "warm_start", True) and not tracker.stop():
+            warm_start(tracker, None, seconds=warm_seconds(tracker), seed=seed)
         if not tracker.stop():
             status = LatencyCpModel(problem, tracker.value).solve(
                 tracker, seed=seed, num_workers=int(getattr(solver, "num_workers", 2)),
