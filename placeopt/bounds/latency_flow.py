@@ -265,8 +265,7 @@ class FlowBound:
         graph = _op_graph(p, kept)
         group = {v: v for v in kept}
         members = {v: [v] for v in kept}
-        if p.slots == 1:
-            self._merge_classes(graph, group, members)
+        self._merge_classes(graph, group, members)
         position = {v: i for i, v in enumerate(p.topological_order.tolist())}
         merged = nx.DiGraph()
         merged.add_nodes_from(members)
@@ -291,9 +290,12 @@ class FlowBound:
         """Merge neighbours of one class where one only follows, or only feeds, the other.
 
         Either both are in one slot, or both are in the pool, where the one can be next to the other in every order;
-        every way in must reach every way out, or the node would order what the ops do not.
+        every way in must reach every way out, or the node would order what the ops do not. With several slots an
+        accelerator's class may sit in several of them, so only weights join: first ops that take no time and feed
+        one other only, which cost nothing in that one's slot.
         """
         colour = class_leaders(self.problem.colocation)
+        several = self.problem.slots > 1
         again = True
         while again:
             again = False
@@ -304,6 +306,8 @@ class FlowBound:
                 before_b = {group[x] for w in members[b] for x in graph.predecessors(w)} - {b}
                 after_a = {group[x] for w in members[a] for x in graph.successors(w)} - {a}
                 if before_b != {a} and after_a != {b}:
+                    continue
+                if several and (len(members[a]) > 1 or self._slot_time[a] or graph.in_degree(a) or after_a != {b}):
                     continue
                 both = members[a] + members[b]
                 if _crossing_time(graph, both, dict.fromkeys(both, 0)) is None:
@@ -564,17 +568,20 @@ def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
 
     problem = tracker.problem
     end = tracker.elapsed + seconds
-    flow = FlowBound(problem)
+
+    def stop() -> bool:
+        return tracker.elapsed > end or tracker.stop()
 
     def offer(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
         tracker.count()
-        tracker.raise_bound(flow.lower, "flow")
         value = int(latency_batch(problem, device[None, :], slot[None, :])[0])
         if value < INFEASIBLE:
             tracker.offer(value, Placement(device, slot if problem.slots > 1 else None))
 
-    flow.run(lambda: tracker.value, lambda: tracker.elapsed > end or tracker.stop(), offer)
-    tracker.raise_bound(flow.lower, "flow")
+    if problem.slots > 1:  # a placement with one slot is one with several
+        FlowBound(problem.replace(slots=1)).run(lambda: None, stop, offer)
+    flow = FlowBound(problem)
+    tracker.raise_bound(flow.run(lambda: tracker.value, stop, offer), "flow")
 
 
 def _smallest(problem: PlacementProblem, devices: list[int]) -> NDArray[np.int64]:
