@@ -33,6 +33,9 @@ SLOW = {"m-sct": 2000, "linear-dp": 2000, "edge-zeroing": 20_000, "dsc": 20_000,
 
 BOUND_SECONDS = 2.0
 BOUND_SECONDS_PER_OP = 1e-4
+FRONT_SECONDS, FRONT_SHARE = 10.0, 0.15
+"""Time for the bound by fronts after annealing: seconds at most, and a share of the time left; not below a second."""
+
 SAMPLING = 0.1
 """Share of the budget, after the heuristics, for cross-entropy."""
 
@@ -97,6 +100,8 @@ class Portfolio:
             stages.run("cross-entropy", SAMPLING, refine=0.0, **shared)
             use_lns = self.lns and objective.ordered and budget.seconds is not None and "lns" in specs("placement")
             stages.run("annealing", WALKING if use_lns else 1.0, walks=self.walks, **shared)
+            if use_lns and self.objective is None:
+                stages.front()
             # Only where its first window, whose model grows with ops times devices, surely ends in time.
             size = problem.num_ops * problem.num_devices
             if use_lns and objective.tracker.seconds_left > LNS_SECONDS * size:
@@ -125,6 +130,16 @@ class Stages:
         report = bound(self.objective.problem, seconds=seconds, upper=self.tracker.value)
         if report.value > 0:
             self.tracker.raise_bound(report.value, report.method)
+
+    def front(self) -> None:
+        """Raise the bound by what fits into the ends of a schedule, where that is still open."""
+        from placeopt.bounds import bound
+
+        seconds = min(FRONT_SECONDS, FRONT_SHARE * self.tracker.seconds_left)
+        if seconds < 1.0 or self.tracker.stop():
+            return
+        report = bound(self.objective.problem, seconds=seconds, methods=("communication", "head-tail", "front"), upper=self.tracker.value)
+        self.tracker.raise_bound(report.value, report.method)
 
     def run(self, name: str, share: float, **options: Any) -> None:
         """Run a solver on a share of what is left, from the incumbent, unless it is not there or refuses."""

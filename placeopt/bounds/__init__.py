@@ -24,6 +24,7 @@ METHODS = (
     "head-tail",
     "energy",
     "destructive",
+    "front",
     "assignment-lp",
     "time-indexed-lp",
 )

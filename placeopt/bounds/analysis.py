@@ -11,6 +11,7 @@ from placeopt.bounds.communication import HeadsTails, communication_bound, heads
 from placeopt.bounds.critical_path import critical_path_bound
 from placeopt.bounds.destructive import LARGEST, Clusters, destructive_bound, propagate
 from placeopt.bounds.energy import energy_bound
+from placeopt.bounds.front import front_bound
 from placeopt.bounds.head_tail import head_tail_bound
 from placeopt.bounds.load import LoadBound, load_bound
 from placeopt.bounds.relaxation import Relaxation, relax
@@ -83,7 +84,7 @@ class Analysis:
         return value, method
 
     def _share(self, share: float) -> float:
-        """Time for one linear program; an explicit request gets at least a second."""
+        """Time for one program; an explicit request gets at least a second."""
         return max(1.0, share * self.seconds_left)
 
     def closed(self) -> bool:
@@ -102,6 +103,9 @@ class Analysis:
             ),
             "destructive": lambda: destructive_bound(
                 self.relaxation, self.heads, self.load.weights, self.best()[0], self._share(0.3), self.upper
+            ),
+            "front": lambda: front_bound(
+                self.relaxation, self.heads, self.load.weights, self.best()[0], self._share(0.5), self.upper
             ),
             "assignment-lp": lambda: assignment_bound(
                 self.relaxation, self.heads, self.load, self.best()[0], self._share(0.4)

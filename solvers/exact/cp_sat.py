@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 COARSE_HORIZON = 2**40
 """Horizons (in units) beyond this are solved on a coarser grid only."""
 
-PROBE_SECONDS, PROBE_SHARE = 20.0, 0.25
-"""Time for horizons at the lower bound: at most so many seconds, and this share of the time left."""
+PROBE_SECONDS, PROBE_SHARES = 20.0, (0.06, 0.2)
+"""Time for horizons at the lower bound, before and after the bound by fronts: seconds at most, and shares of the time left."""
+
+FRONT_SECONDS, FRONT_SHARE = 20.0, 0.2
+"""Time for the bound by fronts."""
 
 FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 """Shares of the time left for a first run of the whole model, and then for windows (`lns`)."""
@@ -128,7 +131,12 @@ def search(
     unit = common_unit(problem)
     exact = unit if serial_makespan(problem) // unit <= COARSE_HORIZON else 0
     if exact and tracker.value is not None:
-        _probe(settings, problem, tracker, analysis, unit)
+        for turn, share in enumerate(PROBE_SHARES):
+            before = tracker.lower_bound
+            if turn == 1 and tracker.budget.evaluations is None and not tracker.stop():
+                _raise_by_fronts(settings, tracker, analysis)
+            if turn == 0 or tracker.lower_bound > before:
+                _probe(settings, problem, tracker, analysis, unit, share)
     upper = serial_makespan(problem) if tracker.value is None else tracker.value
     for horizon, share in LADDER:
         if upper // unit > 8 * horizon and not tracker.stop():
@@ -154,17 +162,33 @@ def search(
     return status, message
 
 
+def _raise_by_fronts(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
+    from placeopt.bounds.front import front_bound
+
+    seconds = min(FRONT_SECONDS, FRONT_SHARE * tracker.seconds_left)
+    value = front_bound(
+        analysis.relaxation, analysis.heads, analysis.load.weights, tracker.lower_bound, seconds, tracker.value,
+        settings.num_workers,
+    )  # fmt: skip
+    tracker.raise_bound(value, "front")
+
+
 def _probe(
-    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, unit: int
+    settings: CpSat,
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    analysis: Analysis,
+    unit: int,
+    part: float,
 ) -> None:
     """Destructive improvement: search horizons just above the bound, in growing steps, until one is not decided."""
-    seconds = min(PROBE_SECONDS, PROBE_SHARE * tracker.seconds_left)
+    seconds = min(PROBE_SECONDS, part * tracker.seconds_left)
     end, step = tracker.elapsed + seconds, 0
     while not tracker.stop() and tracker.value is not None and tracker.elapsed < end:
         bound = tracker.lower_bound
         horizon = min(bound + step, tracker.value - 1)
         share = (
-            (end - tracker.elapsed) / max(1e-9, tracker.seconds_left) if math.isfinite(end) else PROBE_SHARE
+            (end - tracker.elapsed) / max(1e-9, tracker.seconds_left) if math.isfinite(end) else part
         )
         _solve_on_grid(settings, problem, tracker, analysis, unit, min(1.0, share), horizon)
         if tracker.lower_bound <= horizon:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from exact_instances import brute_force, doppler, known_optima
+from exact_instances import brute_force, doppler, known_optima, random_layered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_problems import random_problem
@@ -14,6 +14,8 @@ from placeopt.bounds.analysis import Analysis
 from placeopt.errors import InputError
 from placeopt.evaluation import evaluate_batch
 from placeopt.problem import PlacementProblem
+from placeopt.solution import Budget
+from placeopt.solver import make_solver
 
 pytestmark = pytest.mark.interpreted
 
@@ -177,3 +179,22 @@ def test_unknown_method():
     with pytest.raises(InputError, match="not known; known: critical-path"):
         bound(PlacementProblem.from_edges([[1]], []), methods=["magic"])
     assert "communication" in METHODS
+
+
+def test_front_sees_devices_wait():
+    """After one source the other devices wait for a transfer; over several levels heads alone lose count of that."""
+    problem = random_layered(24, 3, 2)
+    methods = ["communication", "head-tail", "front"]
+    report = bound(problem, methods=methods, seconds=5)
+    assert report.bounds["head-tail"] < report.bounds["front"]
+    best = make_solver("cp-sat", num_workers=2).solve(problem, Budget(seconds=60), seed=0)
+    assert best.status == "optimal"
+    assert report.value <= best.objective
+
+
+def test_front_counts_parts_of_ops():
+    """An op that the window cuts counts with its part: without edges nothing is ever lost."""
+    problem = PlacementProblem.from_edges([[7, 7]] * 5, [])
+    assert bound(problem, methods=["front"], seconds=2).value <= 21
+    two_classes = PlacementProblem.from_edges([[4, 8], [4, 8], [9, -1], [-1, 6]], [(0, 2, 5), (1, 3, 5)])
+    assert bound(two_classes, methods=["load", "communication", "front"], seconds=2).value <= brute_force(two_classes)
