@@ -138,7 +138,8 @@ class Stages:
         seconds = min(FRONT_SECONDS, FRONT_SHARE * self.tracker.seconds_left)
         if seconds < 1.0 or self.tracker.stop():
             return
-        report = bound(self.objective.problem, seconds=seconds, methods=("communication", "head-tail", "front"), upper=self.tracker.value)
+        methods = ("communication", "head-tail", "front")
+        report = bound(self.objective.problem, seconds=seconds, methods=methods, upper=self.tracker.value)
         self.tracker.raise_bound(report.value, report.method)
 
     def run(self, name: str, share: float, **options: Any) -> None:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import placeopt as po
+from placeopt.errors import InputError
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import best_bound, makespan_bound, period_bounds
-from placeopt.schedules.cyclic import CyclicModel, tighten
+from placeopt.schedules.cyclic import CyclicModel, entries, tighten
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.validate import pipeline_violations
 
@@ -145,6 +146,52 @@ def test_scaling_all_times_scales_the_period(problem: PipelineProblem, factor: i
     scaled = problem.replace(span=problem.span * factor, lag=problem.lag * factor)
     small, large = schedule(problem, num_workers=1), schedule(scaled, num_workers=1)
     assert (small.period - 1) * factor < large.period <= small.period * factor
+
+
+def random_blocks(seed: int) -> PipelineProblem:
+    """Return blocks with joins, forks, several sources, lags and tight memory on two or three devices."""
+    rng = np.random.default_rng(seed)
+    devices, forward = int(rng.integers(2, 4)), int(rng.integers(2, 5))
+    blocks: list[Block] = []
+    for i in range(forward):
+        after = tuple((f"F{j}", int(rng.integers(0, 3))) for j in range(i) if rng.random() < 0.5)
+        blocks.append(Block(f"F{i}", "F", (int(rng.integers(devices)),), int(rng.integers(1, 4)), (1,), after))
+    for i in rng.permutation(forward).tolist():
+        earlier = [b.name for b in blocks if b.kind == "B" and rng.random() < 0.4]
+        after = tuple((name, int(rng.integers(0, 3))) for name in (f"F{i}", *earlier))
+        blocks.append(Block(f"B{i}", "B", blocks[i].devices, int(rng.integers(1, 5)), (-1,), after))
+    names = [f"d{i}" for i in range(devices)]
+    return PipelineProblem.from_blocks(f"random{seed}", blocks, names, capacity=int(rng.integers(1, forward + 1)))
+
+
+def test_idle_turns_are_never_needed(monkeypatch: pytest.MonkeyPatch):
+    """With and without the normal form the same least period is proved, joins and several sources included."""
+    periods, skipped = {}, 0
+    for narrow in (True, False):
+        if not narrow:
+            monkeypatch.setattr(CyclicModel, "_forbid_idle_turns", lambda self: None)
+        for seed in range(40):
+            try:
+                found = schedule(random_blocks(seed), num_workers=1, seconds=20, latency_seconds=0, micro_batches=3)
+            except InputError:
+                skipped += narrow  # not one micro-batch fits
+                continue
+            assert found.period_status == "optimal"
+            periods.setdefault(seed, set()).add(found.period)
+    assert skipped < 20
+    assert all(len(values) == 1 for values in periods.values())
+
+
+def test_entries_are_the_only_way_to_their_descendants():
+    """In K the two branches join: their first blocks are no entries, the joint block and all after it are."""
+    problem = po.load_pipeline("shape:K?devices=4")
+    found = entries(problem)
+    sources = np.flatnonzero(np.diff(problem.pred_ptr) == 0).tolist()
+    assert not set(sources) & set(found)
+    joint = [b for b in range(problem.num_blocks) if len(problem.predecessors_of(b)) > 1]
+    assert joint
+    assert joint[0] in found
+    assert entries(po.load_pipeline("shape:V?devices=3")) == list(range(6))
 
 
 def test_period_is_proved_on_nanosecond_ticks():
