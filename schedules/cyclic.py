@@ -23,6 +23,10 @@ b, then D can start P earlier: no precedence breaks, no device changes its order
 memory deltas, which is at most 0, as a micro-batch never holds less than nothing before D. So among the patterns of
 the smallest sum of starts there is one in which some predecessor of b ends less than P before b starts (and in
 which k_b = 0 where b has none). This leaves few indices k to search: proofs get ten to a hundred times faster.
+
+Redundant: on a limited device sum_i -m_i S_i + sum of freed units times spans is at most P times its capacity (Little's
+law, see `bounds.residence_bound`). And where two parts of a problem are mirror images of each other, as the two
+chains of X, the first takes no longer than the second.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import networkx as nx
 import numpy as np
 from ortools.sat.python import cp_model
 
@@ -59,8 +64,10 @@ class CyclicModel:
         self._add_precedences()
         self._add_memory()
         self._add_symmetry_breaking()
+        self._add_residence()
         if size == 1:
             self._forbid_idle_turns()
+            self._order_mirror_images()
 
     def _instances_on(self, device: int) -> list[int]:
         b = self.problem.num_blocks
@@ -129,6 +136,19 @@ class CyclicModel:
             for q in range(self.size - 1):
                 self.model.add(self._start((q + 1) * b + i) >= self._start(q * b + i) + self._span[i])
             self.model.add(self._start(i) + self.period >= self._start((self.size - 1) * b + i) + self._span[i])
+
+    def _add_residence(self) -> None:
+        b, memory = self.problem.num_blocks, self.problem.memory
+        for device in np.flatnonzero(self.problem.limited).tolist():
+            here = [i for i in self._instances_on(device) if memory[i % b, device]]
+            freed = sum(-int(memory[i % b, device]) * self._span[i] for i in here if memory[i % b, device] < 0)
+            room = self.period * int(self.problem.capacity[device]) - freed
+            self.model.add(sum(-int(memory[i % b, device]) * self._start(i) for i in here) <= room)
+
+    def _order_mirror_images(self) -> None:
+        for one, other in mirror_images(self.problem):
+            lasts = [self._start(part[-1]) - self._start(part[0]) for part in (one, other)]
+            self.model.add(lasts[0] <= lasts[1])
 
     def _forbid_idle_turns(self) -> None:
         """A block that alone leads to its descendants starts less than P after some predecessor ends, see above."""
@@ -201,6 +221,53 @@ def entries(problem: PipelineProblem) -> list[int]:
         for b in range(problem.num_blocks)
         if all(u == b or u in descendants[b] for v in descendants[b] for u, _ in problem.predecessors_of(v))
     ]
+
+
+def mirror_images(problem: PipelineProblem) -> list[tuple[list[int], list[int]]]:
+    """Pairs of unconnected parts that an exchange of devices maps onto each other, block by block in their order.
+
+    Each pair alone is a symmetry of the whole problem; parts with one first and one last block only.
+    """
+    graph = nx.DiGraph((u, v) for u, v, _ in problem.edges)
+    graph.add_nodes_from(range(problem.num_blocks))
+    parts = [sorted(part) for part in nx.weakly_connected_components(graph)]
+    found = []
+    for one, other in itertools.pairwise(parts):
+        swap = dict(zip(one, other, strict=False)) | dict(zip(other, one, strict=False))
+        swap |= {i: i for i in range(problem.num_blocks) if i not in swap}
+        ends = len(one) == len(other) and all(
+            sum(graph.in_degree(i) == 0 for i in part) == sum(graph.out_degree(i) == 0 for i in part) == 1
+            and graph.in_degree(part[0]) == 0
+            and graph.out_degree(part[-1]) == 0
+            for part in (one, other)
+        )
+        if ends and _is_symmetry(problem, swap):
+            found.append((one, other))
+    return found
+
+
+def _is_symmetry(problem: PipelineProblem, swap: dict[int, int]) -> bool:
+    """Whether exchanging blocks as `swap` says, and devices along with them, leaves the problem as it is."""
+    image = np.array([swap[i] for i in range(problem.num_blocks)])
+    to = np.arange(problem.num_devices)
+    for i, j in swap.items():
+        here, there = problem.devices_of(i), problem.devices_of(j)
+        if len(here) != len(there):
+            return False
+        if len(here) == 1:
+            to[here[0]] = there[0]
+    same_blocks = (problem.span[image] == problem.span).all() and sorted(to.tolist()) == list(range(len(to)))
+    if not same_blocks or not (problem.capacity[to] == problem.capacity).all():
+        return False
+    places = all(
+        sorted(to[problem.devices_of(i)].tolist()) == sorted(problem.devices_of(j).tolist()) for i, j in swap.items()
+    )
+    edges = {(u, v, lag) for u, v, lag in problem.edges}
+    return (
+        places
+        and bool((problem.memory[np.ix_(image, to)] == problem.memory).all())
+        and {(swap[u], swap[v], lag) for u, v, lag in edges} == edges
+    )
 
 
 def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:

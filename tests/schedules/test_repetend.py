@@ -13,7 +13,7 @@ import placeopt as po
 from placeopt.errors import InputError
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import best_bound, makespan_bound, period_bounds
-from placeopt.schedules.cyclic import CyclicModel, entries, tighten
+from placeopt.schedules.cyclic import CyclicModel, entries, mirror_images, tighten
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.validate import pipeline_violations
 
@@ -192,6 +192,18 @@ def test_entries_are_the_only_way_to_their_descendants():
     assert joint
     assert joint[0] in found
     assert entries(po.load_pipeline("shape:V?devices=3")) == list(range(6))
+
+
+def test_mirror_images_are_symmetries():
+    """X has one pair of chains; unequal capacities, or one longer block, break it; connected shapes have none."""
+    problem = po.load_pipeline("shape:X?devices=4&memory=3")
+    ((one, other),) = mirror_images(problem)
+    assert sorted(one + other) == list(range(problem.num_blocks))
+    assert mirror_images(problem.replace(capacity=np.array([3, 3, 3, 4]))) == []
+    longer = problem.span.copy()
+    longer[one[1]] += 1
+    assert mirror_images(problem.replace(span=longer)) == []
+    assert mirror_images(po.load_pipeline("shape:V?devices=4")) == []
 
 
 def test_period_is_proved_on_nanosecond_ticks():
