@@ -176,14 +176,15 @@ class PeriodSearch:
         """Try the lower bound first, then bisect between bound and pattern until they meet or time is up.
 
         A period that takes too long to decide is left for a later round with more time: the pattern gets good
-        early, and the rest of the time goes into the proof.
+        early, and the rest of the time goes into the proof: all of it where one period is left.
         """
         self._offer(greedy_pattern(self.problem, self.size))
         seconds, wanted = FIRST_ROUND_SECONDS, self.low
         while not self._done():
             floor = self.low
             while not self._done():
-                decided = self._try(wanted, seconds)
+                last = self.pattern is not None and self.pattern.period - self.low == 1
+                decided = self._try(wanted, self.tracker.seconds_left if last else seconds)
                 floor = self.low if decided else max(floor, wanted + 1)
                 if self.pattern is not None and floor >= self.pattern.period:
                     break

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from placeopt.problem import PlacementProblem
 
 FORMAT, VERSION = "placeopt/dual-policy", 1
+SCALINGS = ("graph", "candidates")
 SHARPNESS = 12.0
 """Weight of a heuristic's own feature in the policy that starts as that heuristic."""
 
@@ -33,6 +34,7 @@ class DualPolicyModel:
 
     Attributes
     ----------
+    sel_scaling : what SEL's features are scaled by: "graph" (its maxima) or "candidates" (the ready ops, every time).
     provenance : the graphs and the number of episodes the policy was trained on.
     """
 
@@ -40,8 +42,11 @@ class DualPolicyModel:
     plc: NDArray[np.float64]  # (PLC features,)
     temperature: float = 1.0
     provenance: tuple[str, ...] = field(default=())
+    sel_scaling: str = "graph"
 
     def __post_init__(self) -> None:
+        if self.sel_scaling not in SCALINGS:
+            raise InputError(f"dual policy: sel_scaling must be one of {', '.join(SCALINGS)}, received '{self.sel_scaling}'")
         for key, names in (("sel", SEL_FEATURES), ("plc", PLC_FEATURES)):
             array = np.array(getattr(self, key), dtype=np.float64)
             if array.shape != (len(names),) or not np.isfinite(array).all():
@@ -52,7 +57,7 @@ class DualPolicyModel:
             raise InputError(f"dual policy: temperature must be > 0, received {self.temperature}")
 
     @classmethod
-    def heuristic(cls, name: str) -> DualPolicyModel:
+    def heuristic(cls, name: str, sel_scaling: str = "graph") -> DualPolicyModel:
         """Return the policy that is a heuristic when it acts greedily.
 
         "critical-path": highest b-level, earliest start. "eft": highest b-level, earliest finish (HEFT without
@@ -67,7 +72,7 @@ class DualPolicyModel:
             plc[PLC_FEATURES.index("earliest_finish")] = -SHARPNESS
         elif name != "scratch":
             raise InputError(f"dual policy: expected critical-path, eft or scratch, received '{name}'")
-        return cls(sel, plc, provenance=(name,))
+        return cls(sel, plc, sel_scaling=sel_scaling, provenance=(name,))
 
     def trained(self, sel: NDArray[np.float64], plc: NDArray[np.float64], note: str) -> DualPolicyModel:
         """Return the policy with new weights and one more line of provenance."""
@@ -77,7 +82,8 @@ class DualPolicyModel:
         """Write the policy as JSON."""
         data = {
             "format": FORMAT, "version": VERSION, "placeopt": __version__, "temperature": self.temperature,
-            "normalisation": "SEL: by the graph's maxima; PLC: minimum to maximum over the candidate devices",
+            "normalisation": "PLC: minimum to maximum over the candidate devices; SEL: by sel_scaling",
+            "sel_scaling": self.sel_scaling,
             "sel": dict(zip(SEL_FEATURES, self.sel.tolist(), strict=True)),
             "plc": dict(zip(PLC_FEATURES, self.plc.tolist(), strict=True)),
             "provenance": list(self.provenance),
@@ -101,7 +107,7 @@ class DualPolicyModel:
         return cls(
             _column(data, "sel", SEL_FEATURES, path), _column(data, "plc", PLC_FEATURES, path),
             _number(data.get("temperature", 1.0), "temperature", path),
-            tuple(str(line) for line in data.get("provenance", ())),
+            tuple(str(line) for line in data.get("provenance", ())), str(data.get("sel_scaling", "graph")),
         )  # fmt: skip
 
 
@@ -224,6 +230,7 @@ def weights_of(
         np.zeros(0) if sel_residual is None else sel_residual,
         np.zeros((0, num_devices)) if plc_residual is None else plc_residual,
         model.temperature if temperature is None else temperature, sel_random, plc_random,
+        model.sel_scaling == "candidates",
     )  # fmt: skip
 
 

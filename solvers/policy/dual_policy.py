@@ -19,7 +19,7 @@ from placeopt.evaluation import INFEASIBLE, best_queue, evaluate_batch, finish
 from placeopt.solution import Budget, Placement
 from placeopt.solver import Tracker, make_solver, require_objective
 from placeopt.solvers.policy import rollout
-from placeopt.solvers.policy.dual_model import DualPolicyModel, Episodes, Stage, roll, weights_of
+from placeopt.solvers.policy.dual_model import SCALINGS, DualPolicyModel, Episodes, Stage, roll, weights_of
 from placeopt.solvers.policy.engine import Adam, rank_utilities
 
 if TYPE_CHECKING:
@@ -57,8 +57,9 @@ class DualPolicy:
     temperature, final_temperature : of both softmaxes, at the start and at the end of the budget.
     elite : weight of repeating the best episode so far in every step (self-imitation).
     entropy : strength of keeping the policy random: episodes with more entropy get this much more advantage.
+    sel_scaling : whether SEL's features are scaled by the "graph", or over the "candidates" of every decision.
     queue : execution that episodes are valued under: "priority" (the order SEL chose) or "fifo".
-    policy : policy file to start from; `save_policy` : where to write the trained one.
+    policy : policy file to start from (with its own sel_scaling); `save_policy` : where to write the trained one.
     objective : stage III: callable that measures a placement in seconds instead of simulating it; receives the devices,
         shape (num_ops,), and the ranks too where it has a true attribute `ordered`. Batches have at most 8 episodes then.
     """
@@ -76,6 +77,7 @@ class DualPolicy:
     final_temperature: float = 0.5
     elite: float = 0.5
     entropy: float = 0.0
+    sel_scaling: str = "graph"
     queue: str = "priority"
     policy: str = ""
     save_policy: str = ""
@@ -84,7 +86,8 @@ class DualPolicy:
     name: ClassVar[str] = "dual-policy"
 
     def __post_init__(self) -> None:
-        for key, options in (("start", STARTS), ("learn", ABLATIONS), ("queue", ("priority", "fifo"))):
+        choices = {"start": STARTS, "learn": ABLATIONS, "queue": ("priority", "fifo"), "sel_scaling": SCALINGS}
+        for key, options in choices.items():
             if getattr(self, key) not in options:
                 raise InputError(
                     f"dual-policy: {key} must be one of {', '.join(options)}, received '{getattr(self, key)}'"
@@ -141,7 +144,9 @@ class DualPolicy:
 
     def first_model(self) -> DualPolicyModel:
         """Return the policy that training starts from."""
-        return DualPolicyModel.load(self.policy) if self.policy else DualPolicyModel.heuristic(self.start)
+        return (
+            DualPolicyModel.load(self.policy) if self.policy else DualPolicyModel.heuristic(self.start, self.sel_scaling)
+        )
 
     def _teacher(self, tracker: Tracker[Placement], problem: PlacementProblem, seed: int) -> Placement | None:
         """Run the teacher heuristic within the budget; its placement is the first incumbent."""
@@ -217,7 +222,7 @@ class Learner:
     ) -> Episodes:  # fmt: skip
         config = self.config
         weights = weights_of(
-            DualPolicyModel(self.sel, self.plc), self.stage.problem.num_devices,
+            DualPolicyModel(self.sel, self.plc, sel_scaling=self.first.sel_scaling), self.stage.problem.num_devices,
             sel_residual=self.sel_residual if config.residual else None,
             plc_residual=self.plc_residual[self.label] if config.residual else None,
             temperature=temperature, sel_random=config.learn != "plc", plc_random=config.learn != "sel",

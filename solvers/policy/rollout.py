@@ -4,7 +4,9 @@ Both policies are softmax(score / T) with score = w . f + a residual that is lea
 device (PLC); the residual is zero for a policy that is to be transferred. Every feature lies in [0, 1], so a
 weight says how much a feature matters. SEL's features are fixed when an op becomes ready (waiting time is the
 time since then, and the present is the same for all candidates, so the moment of readiness says the same);
-PLC's are computed for each candidate device and scaled over the candidates.
+PLC's are computed for each candidate device and scaled over the candidates. SEL's are scaled by the graph's maxima, or
+(`sel_scaled`) over the ready ops at every decision: the same to a linear score up to a temperature per decision and
+feature, at about twice the time.
 
 The score function of a softmax is closed-form, d/dw log pi(c) = (f_c - sum_a pi(a) f_a) / T, so an episode
 returns its own gradient: nothing is stored per decision.
@@ -72,6 +74,7 @@ class Weights(NamedTuple):
     temperature: float
     sel_random: bool  # whether SEL is sampled; otherwise it takes the best op (ablation: PLC only)
     plc_random: bool  # whether PLC is sampled (ablation: SEL only)
+    sel_scaled: bool  # whether SEL's features are scaled over the ready ops
 
 
 class Scratch(NamedTuple):
@@ -80,6 +83,7 @@ class Scratch(NamedTuple):
     waiting: Ints  # (n,)
     ready: Ints  # (n,) ready ops
     features: Floats  # (n, SEL features)
+    scaled: Floats  # (n, SEL features) the same over the ready ops
     score: Floats  # (n,)
     mass: Floats  # (n,) exp of the score minus the reference
     reference: Floats  # (1,)
@@ -106,6 +110,7 @@ def _scratch(a: RolloutArrays) -> Scratch:
     return Scratch(
         np.empty(n, np.int64),
         np.empty(n, np.int64),
+        np.empty((n, a.sel_static.shape[1])),
         np.empty((n, a.sel_static.shape[1])),
         np.empty(n),
         np.empty(n),
@@ -154,11 +159,39 @@ def _enter(a: RolloutArrays, p: Weights, s: Scratch, op: int, moment: float, cou
 
 
 @_inlined
+def _rescale(p: Weights, s: Scratch, count: int) -> None:
+    """Scale the features of the ready ops over each other, and compute scores and masses from these."""
+    for i in range(count):
+        v = s.ready[i]
+        s.score[v] = p.sel_residual[v] if p.sel_residual.shape[0] > 0 else 0.0
+    for f in range(s.features.shape[1]):
+        low, high = np.inf, -np.inf
+        for i in range(count):
+            low = min(low, s.features[s.ready[i], f])
+            high = max(high, s.features[s.ready[i], f])
+        span = high - low
+        for i in range(count):
+            v = s.ready[i]
+            s.scaled[v, f] = (s.features[v, f] - low) / span if span > 0 else 0.0
+            s.score[v] += p.sel[f] * s.scaled[v, f]
+    s.reference[0] = -np.inf
+    for i in range(count):
+        v = s.ready[i]
+        s.score[v] /= p.temperature
+        s.reference[0] = max(s.reference[0], s.score[v])
+    for i in range(count):
+        v = s.ready[i]
+        s.mass[v] = np.exp(s.score[v] - s.reference[0])
+
+
+@_inlined
 def _select(
     a: RolloutArrays, p: Weights, s: Scratch, state: NDArray[np.uint64], count: int, mode: int, forced: int,
     g_sel: Floats, g_sel_residual: Floats, out: Floats,
 ) -> int:  # fmt: skip
     """Pick a ready op; return its place in the list. Adds to the gradient, log-probability and entropy."""
+    if p.sel_scaled:
+        _rescale(p, s, count)
     top = -np.inf
     best = 0
     for i in range(count):
@@ -212,8 +245,12 @@ def _select(
             target = 1.0 if i == chosen else 0.0
         d = (target - q) * scale
         if q > 1e-12 or target > 0:
-            for f in range(last):
-                g_sel[f] += d * s.features[v, f]
+            if p.sel_scaled:
+                for f in range(last):
+                    g_sel[f] += d * s.scaled[v, f]
+            else:
+                for f in range(last):
+                    g_sel[f] += d * s.features[v, f]
             entropy -= q * (s.score[v] - top - log_total)
         if g_sel_residual.shape[0] > 0:
             g_sel_residual[v] += d

@@ -72,7 +72,8 @@ def train_policy(
         total = np.zeros(len(sel) + len(plc))
         for stage in stages:
             weights = weights_of(
-                DualPolicyModel(sel, plc), stage.problem.num_devices, temperature=temperature
+                DualPolicyModel(sel, plc, sel_scaling=first.sel_scaling), stage.problem.num_devices,
+                temperature=temperature,
             )
             seeds = rng.integers(0, 2**63, batch, dtype=np.int64).astype(np.uint64)
             episodes = roll(stage, weights, seeds)

@@ -34,22 +34,24 @@ def sparse_problem(seed, n=14, k=3):
 
 
 @pytest.mark.interpreted
+@pytest.mark.parametrize("scaling", ["graph", "candidates"])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_untrained_policy_is_the_critical_path_heuristic(seed):
+def test_the_untrained_policy_is_the_critical_path_heuristic(seed, scaling):
     """Acting greedily, stage 0 gives exactly the placement of critical-path with ties by index."""
     problem = random_problem(np.random.default_rng(seed), max_ops=20) if seed % 2 else sparse_problem(seed)
     expected = make_solver("critical-path", runs=1).solve(problem, Budget(evaluations=1), seed=0).solution
-    weights = weights_of(DualPolicyModel.heuristic("critical-path"), problem.num_devices)
+    weights = weights_of(DualPolicyModel.heuristic("critical-path", scaling), problem.num_devices)
     got = roll(Stage.of(problem), weights, np.zeros(1, np.uint64), rollout.GREEDY)
     assert got.devices[0].tolist() == expected.device.tolist()
 
 
-def test_the_untrained_policy_is_the_heuristic_on_published_graphs(data):
+@pytest.mark.parametrize("scaling", ["graph", "candidates"])
+def test_the_untrained_policy_is_the_heuristic_on_published_graphs(data, scaling):
     """The same on Doppler's three graphs, where ties are massive."""
     for name in ("chain_mm", "ffnn", "llama_block"):
         problem = load(data / "doppler" / f"{name}.txt", "uniform:4")
         expected = make_solver("critical-path", runs=1).solve(problem, Budget(evaluations=1), seed=0)
-        weights = weights_of(DualPolicyModel.heuristic("critical-path"), 4)
+        weights = weights_of(DualPolicyModel.heuristic("critical-path", scaling), 4)
         got = roll(Stage.of(problem), weights, np.zeros(1, np.uint64), rollout.GREEDY)
         assert got.devices[0].tolist() == expected.solution.device.tolist()
 
@@ -64,7 +66,8 @@ def log_probability(stage, model, residuals, episode):
 
 
 @pytest.mark.interpreted
-def test_score_functions_agree_with_finite_differences():
+@pytest.mark.parametrize("scaling", ["graph", "candidates"])
+def test_score_functions_agree_with_finite_differences(scaling):
     """D log pi / d (weights, residuals) equals central differences, for SEL and PLC."""
     problem = sparse_problem(3)
     stage = Stage.of(problem)
@@ -73,8 +76,9 @@ def test_score_functions_agree_with_finite_differences():
     sel, plc = rng.normal(size=len(rollout.SEL_FEATURES)), rng.normal(size=len(rollout.PLC_FEATURES))
     residuals = [rng.normal(size=n), rng.normal(size=(n, k))]
     weights = weights_of(
-        DualPolicyModel(sel, plc), k, sel_residual=residuals[0], plc_residual=residuals[1], temperature=0.8
-    )
+        DualPolicyModel(sel, plc, sel_scaling=scaling), k, sel_residual=residuals[0], plc_residual=residuals[1],
+        temperature=0.8,
+    )  # fmt: skip
     episode = roll(stage, weights, np.array([7], np.uint64))
     step = 1e-6
     for which, gradient in (("sel", episode.sel[0]), ("plc", episode.plc[0])):
@@ -83,7 +87,7 @@ def test_score_functions_agree_with_finite_differences():
             for sign in (1, -1):
                 moved = {"sel": sel.copy(), "plc": plc.copy()}
                 moved[which][f] += sign * step
-                values.append(log_probability(stage, DualPolicyModel(**moved), residuals, episode))
+                values.append(log_probability(stage, DualPolicyModel(**moved, sel_scaling=scaling), residuals, episode))
             assert (values[0] - values[1]) / (2 * step) == pytest.approx(gradient[f], abs=1e-5)
     for which, gradient in ((0, episode.sel_residual[0]), (1, episode.plc_residual[0])):
         for at in [tuple(rng.integers(0, s) for s in residuals[which].shape) for _ in range(10)]:
@@ -91,8 +95,20 @@ def test_score_functions_agree_with_finite_differences():
             for sign in (1, -1):
                 moved = [r.copy() for r in residuals]
                 moved[which][at] += sign * step
-                values.append(log_probability(stage, DualPolicyModel(sel, plc), moved, episode))
+                values.append(log_probability(stage, DualPolicyModel(sel, plc, sel_scaling=scaling), moved, episode))
             assert (values[0] - values[1]) / (2 * step) == pytest.approx(gradient[at], abs=1e-5)
+
+
+def test_scaling_over_candidates_is_what_it_says():
+    """Two ready ops: whatever their b-levels, the higher one has feature 1 and the lower one 0."""
+    problem = PlacementProblem.from_edges([[90, 90], [89, 89]], [])
+    sel = np.zeros(len(rollout.SEL_FEATURES))
+    sel[rollout.SEL_FEATURES.index("b_level")] = 1.0
+    for scaling, difference in (("candidates", 1.0), ("graph", 1 / 90)):
+        model = DualPolicyModel(sel, np.zeros(len(rollout.PLC_FEATURES)), sel_scaling=scaling)
+        runs = roll(Stage.of(problem), weights_of(model, 2), np.arange(20_000, dtype=np.uint64))
+        share = (runs.ranks[:, 0] < runs.ranks[:, 1]).mean()
+        assert share == pytest.approx(1 / (1 + np.exp(-difference)), abs=0.015)
 
 
 def test_sampling_follows_the_probabilities():
@@ -138,18 +154,19 @@ def test_teaching_order_is_topological():
 
 def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path):
     """A saved policy has the same weights; a wrong version, feature or number is one clear line."""
-    model = DualPolicyModel(np.arange(7.0), -np.arange(11.0), 0.7, ("test",))
+    model = DualPolicyModel(np.arange(7.0), -np.arange(11.0), 0.7, ("test",), "candidates")
     path = model.save(tmp_path / "policy.json")
     again = DualPolicyModel.load(path)
     assert again.sel.tolist() == model.sel.tolist()
     assert again.plc.tolist() == model.plc.tolist()
-    assert (again.temperature, again.provenance) == (0.7, ("test",))
+    assert (again.temperature, again.provenance, again.sel_scaling) == (0.7, ("test",), "candidates")
     good = json.loads(path.read_text())
     for change, words in [
         ({"version": 9}, "version"),
         ({"sel": {}}, "sel"),
         ({"temperature": "hot"}, "temperature"),
         ({"format": "x"}, "format"),
+        ({"sel_scaling": "moon"}, "sel_scaling"),
     ]:
         path.write_text(json.dumps({**good, **change}))
         with pytest.raises(InputError, match=words) as error:
