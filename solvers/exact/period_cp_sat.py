@@ -19,6 +19,7 @@ constraints. Identical devices are told apart by falling load (by their order in
 from __future__ import annotations
 
 import itertools
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,13 +120,33 @@ def _prove(solver: Any, tracker: Tracker[Placement], seed: int) -> str | None:
         if status is not None or np.isinf(left) or tracker.stop():
             return status
         if seconds < _FIRST_SHARE * left * 1.01:
-            bound = column_bound(tracker.problem, tracker.lower_bound, tracker.value, _COLUMN_SHARE * left)
-            tracker.raise_bound(bound, "columns")
+            _bound_and_anneal(tracker, _COLUMN_SHARE * left, seed)
             if not tracker.stop():
                 improve(tracker, seconds=_IMPROVE_SHARE * left, seed=seed)
             if tracker.stop():
                 return None
     return None
+
+
+def _bound_and_anneal(tracker: Tracker[Placement], seconds: float, seed: int) -> None:
+    """Prove the bound by prices on one thread while annealing improves the incumbent on another."""
+    found: list[int] = []
+    errors: list[Exception] = []
+    problem, lower, upper = tracker.problem, tracker.lower_bound, tracker.value
+
+    def prove() -> None:
+        try:
+            found.append(column_bound(problem, lower, upper, seconds))
+        except Exception as error:  # raised again below, in the solver's own thread
+            errors.append(error)
+
+    thread = Thread(target=prove, daemon=True)  # Ctrl-C does not wait for it
+    thread.start()
+    improve(tracker, seconds=seconds, seed=seed + 1, walks=1, done=lambda: not thread.is_alive())
+    thread.join()
+    if errors:
+        raise errors[0]
+    tracker.raise_bound(found[0], "columns")
 
 
 class PeriodCpModel:

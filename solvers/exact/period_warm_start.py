@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +19,8 @@ from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
 from placeopt.solvers.exact.period_local_search import anneal_period
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from placeopt.period_model import PeriodModel
@@ -74,25 +78,56 @@ def warm_start(
     return ""
 
 
-def improve(tracker: Tracker[Placement], *, seconds: float, seed: int) -> None:
+def improve(
+    tracker: Tracker[Placement],
+    *,
+    seconds: float,
+    seed: int,
+    walks: int = 2,
+    done: Callable[[], bool] = lambda: False,
+) -> None:
     """Anneal again and again for `seconds` in all, each time from the incumbent with short cycles first.
 
     Only for `none`, where annealing works on the contracted problem. A fresh start of the cycles finds more
-    than ever longer ones.
+    than ever longer ones. `walks` of them run at the same time, on threads.
+
+    Parameters
+    ----------
+    done : asked between rounds; they end when it answers True.
     """
     problem = tracker.problem
-    if problem.contiguity != "none" or tracker.solution is None or problem.num_devices < 2:
+    if problem.contiguity != "none" or problem.num_devices < 2:
         return
-    model = contract(problem, contiguity="none")
     end, turn = tracker.elapsed + seconds, 0
-    while model.num_nodes > 1 and tracker.elapsed < end and not tracker.stop():
-        turn += 1
-        last = min(end, tracker.elapsed + _TURN_SECONDS)
+    with ThreadPoolExecutor(walks) as pool:
+        while tracker.solution is not None and tracker.elapsed < end and not tracker.stop() and not done():
+            turn += 1
+            model = contract(problem, contiguity="none", limit=tracker.value)
+            if model.num_nodes < 2:
+                return
+            walk = partial(_walk, tracker, model, min(end, tracker.elapsed + _TURN_SECONDS))
+            found = pool.map(walk, [seed + 1000 * (walks * turn + i) for i in range(walks)])
+            tracker.count(walks)
+            ticks, device = min(found, key=lambda pair: pair[0])
+            if int(period_batch(problem, device[None, :])[0]) < INFEASIBLE:
+                tracker.offer(ticks, Placement(device))
 
-        def stop(last: float = last) -> bool:
-            return tracker.elapsed >= last or tracker.stop()
 
-        _anneal(tracker, model, stop, seed + 1000 * turn, cycles=None)
+def _walk(
+    tracker: Tracker[Placement], model: PeriodModel, end: float, seed: int
+) -> tuple[int, NDArray[np.int64]]:
+    """Anneal from the incumbent until `end`; return the best (ticks, device of every op)."""
+    assert tracker.solution is not None
+    assert tracker.value is not None
+    first = np.zeros(model.num_nodes, dtype=np.int64)
+    first[model.node] = tracker.solution.device
+    found = [(tracker.value, first)]
+    anneal_period(
+        model, first, tracker.value, lower_bound=tracker.lower_bound, seed=seed, cycles=None,
+        stop=lambda: tracker.elapsed >= end, offer=lambda ticks, device: found.append((ticks, device)),
+    )  # fmt: skip
+    ticks, device = found[-1]
+    return ticks, model.expand(device)
 
 
 def _all_ideals(tracker: Tracker[Placement], chain: PeriodModel, stop) -> None:  # type: ignore[no-untyped-def]
