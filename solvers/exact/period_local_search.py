@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _AIM = 0.004  # the target is this far below the incumbent, or at the bound
 _HOT, _COLD = 3e-2, 1e-5  # temperatures, relative to the incumbent
-_BLOCK = 6  # most nodes of a block move
+_BLOCK, _LARGE_BLOCK = 6, 48  # most nodes of most block moves, and of every fourth one
 _MOVES, _MOST_MOVES = 300_000, 8_000_000  # moves of a cycle: doubled after every cycle without success
 _MOVES_PER_CHOICE = 500  # shorter first cycles for small problems
 
@@ -149,8 +149,8 @@ def _anneal(a, start, target, aim, hot, cold, byte_price, moves, seed, best):  #
     for v in range(n):
         if start[v] != 0:
             _move(a, device, count, load, used, v, start[v])
-    block = np.empty(_BLOCK, dtype=np.int64)
-    came = np.empty(_BLOCK, dtype=np.int64)
+    block = np.empty(_LARGE_BLOCK, dtype=np.int64)
+    came = np.empty(_LARGE_BLOCK, dtype=np.int64)
     energy = _energy(load, used, a.capacity, target, byte_price)
     best_value = np.int64(-1)
     cooling = (cold / hot) ** (1.0 / moves)
@@ -169,6 +169,8 @@ def _anneal(a, start, target, aim, hot, cold, byte_price, moves, seed, best):  #
             continue
         if kind > 0.35 and kind < 0.7:  # grow a connected block on the same device
             wanted = 1 + np.random.randint(_BLOCK)  # noqa: NPY002
+            if np.random.random() < 0.25:  # noqa: NPY002
+                wanted = int((_LARGE_BLOCK + 1.0) ** np.random.random())  # noqa: NPY002
             at = 0
             while at < size and size < wanted:
                 u = block[at]
