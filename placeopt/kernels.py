@@ -644,8 +644,8 @@ def peak_memory(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64], 
     for op in range(n):
         now[device[op]] += arrays.resident[op]
     peak = now.copy()
-    by_begin = np.argsort(begin[:count])
-    by_end = np.argsort(end[:count])
+    by_begin = np.argsort(begin[:count], kind="mergesort")
+    by_end = np.argsort(end[:count], kind="mergesort")
     j = 0
     for i in range(count):
         x = by_begin[i]

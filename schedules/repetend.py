@@ -176,14 +176,15 @@ class PeriodSearch:
         """Try the lower bound first, then bisect between bound and pattern until they meet or time is up.
 
         A period that takes too long to decide is left for a later round with more time: the pattern gets good
-        early, and the rest of the time goes into the proof: all of it where one period is left.
+        early, and the rest of the time goes into the proof.
         """
         self._offer(greedy_pattern(self.problem, self.size))
         seconds, wanted = FIRST_ROUND_SECONDS, self.low
         while not self._done():
             floor = self.low
             while not self._done():
-                last = self.pattern is not None and self.pattern.period - self.low == 1
+                # Deciding the period just below the pattern's ends the search, or shortens the pattern.
+                last = self.pattern is not None and wanted == self.pattern.period - 1 and seconds > FIRST_ROUND_SECONDS
                 decided = self._try(wanted, self.tracker.seconds_left if last else seconds)
                 floor = self.low if decided else max(floor, wanted + 1)
                 if self.pattern is not None and floor >= self.pattern.period:

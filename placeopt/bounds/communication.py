@@ -109,7 +109,7 @@ def jackson(count, release, length, tail, by_release):  # type: ignore[no-untype
     """
     heap = [(np.int64(0), np.int64(0))]
     heap.pop()
-    by_release[:count] = np.argsort(release[:count])
+    by_release[:count] = np.argsort(release[:count], kind="mergesort")
     t = np.int64(0)
     best = np.int64(0)
     at = 0
@@ -134,7 +134,7 @@ def jackson(count, release, length, tail, by_release):  # type: ignore[no-untype
 def _all_devices(ancestors, heads, fastest, d0, d1, num_devices, steps):  # type: ignore[no-untyped-def]
     """Earliest start that the work of all ancestors allows: the second part of the module's proof."""
     distinct = np.unique(heads)
-    by_delay = np.argsort(-d1[ancestors])
+    by_delay = np.argsort(-d1[ancestors], kind="mergesort")
     steps = min(steps, len(distinct))
     best = np.int64(0)
     for step in range(steps):

@@ -505,7 +505,7 @@ def episodes(
     residual = g_sel_residual.shape[0] > 0
     for b in range(devices.shape[0]):
         state[0] = seeds[b]
-        order = np.argsort(ranks[b]) if mode in (REPLAY, REPLAY_TIES) else ranks[b]
+        order = np.argsort(ranks[b], kind="mergesort") if mode in (REPLAY, REPLAY_TIES) else ranks[b]
         episode(
             a, p, s, state, mode, devices[b], ranks[b], order, g_sel[b], g_plc[b],
             g_sel_residual[b] if residual else no_sel, g_plc_residual[b] if residual else no_plc, out[b],
