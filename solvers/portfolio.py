@@ -33,8 +33,8 @@ SLOW = {"m-sct": 2000, "linear-dp": 2000, "edge-zeroing": 20_000, "dsc": 20_000,
 
 BOUND_SECONDS = 2.0
 BOUND_SECONDS_PER_OP = 1e-4
-FRONT_SECONDS, FRONT_SHARE = 10.0, 0.15
-"""Time for the bound by fronts after annealing: seconds at most, and a share of the time left; not below a second."""
+FRONT_SECONDS, FRONT_LEAST, FRONT_SHARE = 10.0, 3.0, 0.2
+"""Time for the bound by fronts before annealing: seconds at most, at least, and the share of the time left."""
 
 SAMPLING = 0.1
 """Share of the budget, after the heuristics, for cross-entropy."""
@@ -99,9 +99,9 @@ class Portfolio:
             shared = {"start": "random", "objective": self.objective, "threads": self.threads}
             stages.run("cross-entropy", SAMPLING, refine=0.0, **shared)
             use_lns = self.lns and objective.ordered and budget.seconds is not None and "lns" in specs("placement")
-            stages.run("annealing", WALKING if use_lns else 1.0, walks=self.walks, **shared)
             if use_lns and self.objective is None:
                 stages.front()
+            stages.run("annealing", WALKING if use_lns else 1.0, walks=self.walks, **shared)
             # Only where its first window, whose model grows with ops times devices, surely ends in time.
             size = problem.num_ops * problem.num_devices
             if use_lns and objective.tracker.seconds_left > LNS_SECONDS * size:
@@ -136,10 +136,11 @@ class Stages:
         from placeopt.bounds import bound
 
         seconds = min(FRONT_SECONDS, FRONT_SHARE * self.tracker.seconds_left)
-        if seconds < 1.0 or self.tracker.stop():
+        if seconds < FRONT_LEAST or self.tracker.stop():
             return
         methods = ("communication", "head-tail", "front")
-        report = bound(self.objective.problem, seconds=seconds, methods=methods, upper=self.tracker.value)
+        # Half of what `bound` gets is for fronts.
+        report = bound(self.objective.problem, seconds=2 * seconds, methods=methods, upper=self.tracker.value)
         self.tracker.raise_bound(report.value, report.method)
 
     def run(self, name: str, share: float, **options: Any) -> None:
