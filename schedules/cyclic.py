@@ -80,6 +80,7 @@ class CyclicModel:
         longest = max((self._span[u] + lag for u, _, lag in self._edges), default=0)
         deepest = self.problem.num_blocks * (2 + longest // self.period + (self.size > 1))
         n = self.num_instances
+        self._latest = self.period * (deepest + 1)
         self.sigma = [self.model.new_int_var(0, self.period - 1, f"sigma{i}") for i in range(n)]
         self.turn = [self.model.new_int_var(0, deepest, f"k{i}") for i in range(n)]
 
@@ -143,7 +144,12 @@ class CyclicModel:
             here = [i for i in self._instances_on(device) if memory[i % b, device]]
             freed = sum(-int(memory[i % b, device]) * self._span[i] for i in here if memory[i % b, device] < 0)
             room = self.period * int(self.problem.capacity[device]) - freed
-            self.model.add(sum(-int(memory[i % b, device]) * self._start(i) for i in here) <= room)
+            # Bytes times nanoseconds outgrow 64 bits: round the coefficients of the starts, which are >= 0, down.
+            amount = [-int(memory[i % b, device]) for i in here]
+            unit = max(1, -(-max(room, self._latest * sum(abs(x) for x in amount)) // 2**60))
+            terms = [x // unit * self._start(i) for x, i in zip(amount, here, strict=True) if x // unit]
+            if terms:
+                self.model.add(sum(terms) <= room // unit)
 
     def _order_mirror_images(self) -> None:
         for one, other in mirror_images(self.problem):

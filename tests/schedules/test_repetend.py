@@ -206,6 +206,19 @@ def test_mirror_images_are_symmetries():
     assert mirror_images(po.load_pipeline("shape:V?devices=4")) == []
 
 
+def test_bytes_times_nanoseconds_do_not_overflow():
+    """Gigabytes and seconds in ticks: the same period, scaled, and still a proof."""
+    small = po.load_pipeline("shape:V?devices=4&memory=3")
+    large = small.replace(
+        span=small.span * 10**9, memory=small.memory * 10**10, capacity=small.capacity * 10**10, lag=small.lag * 10**9
+    )
+    found = schedule(large, num_workers=2, seconds=30, latency_seconds=0, micro_batches=4)
+    assert found.period >= 10**9 * best_bound(small)[0]
+    assert pipeline_violations(large, found.start) == []
+    assert CyclicModel(large, 8 * 10**9).solve(20, num_workers=2, seed=0)[0] in ("feasible", "optimal")
+    assert CyclicModel(large, 5 * 10**9).solve(20, num_workers=2, seed=0)[0] == "infeasible"
+
+
 def test_period_is_proved_on_nanosecond_ticks():
     """Spans of about a millisecond in nanoseconds are searched on the exact grid."""
     problem = po.load_pipeline("shape:V?devices=4&forward=1000003&backward=2999999&lag=12345&memory=3")
