@@ -274,6 +274,19 @@ def _stuck_units(problem: PlacementProblem, device: list[int], slot: list[int]) 
     return [f"slot {u[1]} of '{problem.device_names[u[0]]}'" for u in sorted(before) if len(u) == 2]
 
 
+def offer_latency(
+    tracker: Tracker[Placement], device: NDArray[np.int64], slot: NDArray[np.int64] | None = None
+) -> None:
+    """Evaluate a placement (slot 0 by default), count it, and offer it to a tracker if it is feasible."""
+    from placeopt.solution import Placement
+
+    problem = tracker.problem
+    value = int(latency_batch(problem, device[None, :], None if slot is None else slot[None, :])[0])
+    tracker.count()
+    if value < INFEASIBLE:
+        tracker.offer(value, Placement(device, slot if problem.slots > 1 else None))
+
+
 def latency_finish(
     tracker: Tracker[Placement],
     placement: Placement | None = None,
@@ -295,5 +308,6 @@ __all__ = [
     "latency_rows",
     "latency_value",
     "latency_violations",
+    "offer_latency",
     "placement_slots",
 ]

@@ -34,9 +34,14 @@ def residence_bound(problem: PipelineProblem) -> Fraction:
         capacity = int(problem.capacity[d])
         if not problem.limited[d] or capacity == 0:
             continue
-        freed = np.where(problem.memory[:, d] < 0, -problem.memory[:, d] * problem.span, 0)
-        best = max(best, Fraction(_least_residence(problem, d) + int(freed.sum()), capacity))
+        best = max(best, Fraction(_least_residence(problem, d) + freed_while_running(problem, d), capacity))
     return best
+
+
+def freed_while_running(problem: PipelineProblem, device: int) -> int:
+    """Unit-ticks that one micro-batch's blocks have freed on a device while they still run there."""
+    pairs = zip(problem.memory[:, device].tolist(), problem.span.tolist(), strict=True)
+    return sum(-memory * span for memory, span in pairs if memory < 0)
 
 
 def _least_residence(problem: PipelineProblem, device: int) -> int:
@@ -177,7 +182,7 @@ def freed_too_early(problem: PipelineProblem) -> tuple[int, int] | None:
     augmenting paths); by Hall's theorem all are matched exactly when the memory of one micro-batch never
     drops below zero in any order.
     """
-    ancestors = _ancestors(problem)
+    before = ancestors(problem)
     for d in range(problem.num_devices):
         give = {i: int(problem.memory[i, d]) for i in problem.on_device[d] if problem.memory[i, d] > 0}
         take = [(i, -int(problem.memory[i, d])) for i in problem.on_device[d] if problem.memory[i, d] < 0]
@@ -185,14 +190,15 @@ def freed_too_early(problem: PipelineProblem) -> tuple[int, int] | None:
         for block, amount in take:
             missing = amount
             while missing > 0:
-                moved = _augment(block, missing, give, flow, ancestors)
+                moved = _augment(block, missing, give, flow, before)
                 if moved == 0:
                     return block, d
                 missing -= moved
     return None
 
 
-def _ancestors(problem: PipelineProblem) -> list[set[int]]:
+def ancestors(problem: PipelineProblem) -> list[set[int]]:
+    """Return the blocks that each block waits for, directly or not."""
     found: list[set[int]] = [set() for _ in range(problem.num_blocks)]
     for v in problem.topological_order.tolist():
         for u, _ in problem.predecessors_of(v):

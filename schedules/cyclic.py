@@ -38,6 +38,7 @@ import networkx as nx
 import numpy as np
 from ortools.sat.python import cp_model
 
+from placeopt.schedules.bounds import ancestors, freed_while_running
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class CyclicModel:
         b, memory = self.problem.num_blocks, self.problem.memory
         for device in np.flatnonzero(self.problem.limited).tolist():
             here = [i for i in self._instances_on(device) if memory[i % b, device]]
-            freed = sum(-int(memory[i % b, device]) * self._span[i] for i in here if memory[i % b, device] < 0)
+            freed = self.size * freed_while_running(self.problem, device)
             room = self.period * int(self.problem.capacity[device]) - freed
             # Bytes times nanoseconds outgrow 64 bits: round the coefficients of the starts, which are >= 0, down.
             amount = [-int(memory[i % b, device]) for i in here]
@@ -215,17 +216,11 @@ class CyclicModel:
 
 def entries(problem: PipelineProblem) -> list[int]:
     """Blocks b such that every predecessor of a descendant of b is b or another descendant."""
-    after: list[set[int]] = [set() for _ in range(problem.num_blocks)]
-    for u, v, _ in problem.edges:
-        after[u].add(v)
-    descendants: list[set[int]] = [set() for _ in range(problem.num_blocks)]
-    for u in problem.topological_order[::-1].tolist():
-        for v in after[u]:
-            descendants[u] |= descendants[v] | {v}
+    before = ancestors(problem)
     return [
         b
         for b in range(problem.num_blocks)
-        if all(u == b or u in descendants[b] for v in descendants[b] for u, _ in problem.predecessors_of(v))
+        if all(u == b or b in before[u] for u, v, _ in problem.edges if b in before[v])
     ]
 
 

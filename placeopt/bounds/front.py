@@ -68,10 +68,6 @@ class Fronts:
         self.solved = 0  # largest window whose maximum is known
         self.failed: int | None = None  # smallest window that took too long
 
-    def idle(self, window: int) -> int:
-        """Energy that is lost for sure in a window that was tried."""
-        return window * self.width - self.most[window]
-
     def next_window(self, known: int) -> int | None:
         """The window to try next: ever larger ones, then between the last one solved and the first one not."""
         if self.failed is None:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import networkx as nx
@@ -194,14 +195,15 @@ class FlowBound:
         from placeopt.latency import latency_arrays
 
         self.problem, self.lower, self.usable = problem, 0, False
-        self._io = latency_arrays(problem).io_ticks
         self._accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
         self._pools = [d for d in range(problem.num_devices) if problem.io_class[d] < 0]
         self._num_slots = len(self._accelerators) * problem.slots
         if not self._accelerators or not 1 < problem.num_ops <= MAX_OPS:
             return
+        self._io = latency_arrays(problem).io_ticks[:, self._accelerators].min(axis=1)
         self._slot_time = _smallest(problem, self._accelerators)
         self._pool_time = _smallest(problem, self._pools)
+        self._graph = _op_graph(problem, range(problem.num_ops))
         found = self._reduce(max_ideals)
         if found is None:
             return
@@ -239,10 +241,9 @@ class FlowBound:
     def _without_idle_ends(self) -> set[int]:
         """Ops without those at either end of the graph that take no time and whose tensors cost nothing."""
         p = self.problem
-        free = (np.maximum(self._slot_time, self._pool_time) == 0) & (self._pool_time == 0)
-        costs = np.zeros(p.num_ops, dtype=np.int64)
-        np.add.at(costs, p.producer, self._io[:, self._accelerators].min(axis=1))
-        graph = _op_graph(p, range(p.num_ops))
+        free = (self._slot_time <= 0) & (self._pool_time == 0)
+        costs = self._sent()
+        graph = self._graph
         kept = set(range(p.num_ops))
         for v in reversed(p.topological_order.tolist()):
             if free[v] and not any(w in kept for w in graph.successors(v)):
@@ -252,11 +253,15 @@ class FlowBound:
                 kept.discard(v)
         return kept if len(kept) > 1 else set(range(p.num_ops))
 
+    def _sent(self) -> NDArray[np.int64]:
+        """Ticks to send all tensors of every op."""
+        sent = np.zeros(self.problem.num_ops, dtype=np.int64)
+        np.add.at(sent, self.problem.producer, self._io)
+        return sent
+
     def _by_cost(self, ops: set[int]) -> list[int]:
         """Ops by the time that leaving them out can hide."""
-        p = self.problem
-        size = np.maximum(self._slot_time, self._pool_time).astype(np.float64)
-        np.add.at(size, p.producer, self._io[:, self._accelerators].min(axis=1))
+        size = np.maximum(self._slot_time, self._pool_time) + self._sent()
         return sorted(ops, key=lambda v: (size[v], v))
 
     def _nodes(self, kept: set[int]) -> Nodes:
@@ -342,7 +347,7 @@ class FlowBound:
             pool_time=np.array(nodes.pool_time, dtype=np.int64),
             resident=np.array([int(p.resident[ops].sum()) for ops in nodes.ops], dtype=np.int64),
             capacity=int(p.capacity[self._accelerators].max()),
-            io_time=np.array([int(self._io[t, self._accelerators].min()) for _, _, t in nodes.tensors], dtype=np.int64),
+            io_time=np.array([int(self._io[t]) for _, _, t in nodes.tensors], dtype=np.int64),
             size=np.array([len(heads) for _, heads, _ in nodes.tensors], dtype=np.int64),
             touch_ptr=np.searchsorted([v for v, _, _ in touches], np.arange(n + 1)).astype(np.int64),
             touch_tensor=np.array([t for _, t, _ in touches], dtype=np.int64),
@@ -350,6 +355,10 @@ class FlowBound:
             edge_ptr=np.searchsorted(tails, np.arange(n + 1)).astype(np.int64),
             edge_head=np.array([v for _, v in nodes.edges], dtype=np.int64),
         )
+        a = self.arrays
+        self._fast = np.where((a.slot_time < 0) | ((a.pool_time >= 0) & (a.pool_time < a.slot_time)), a.pool_time, a.slot_time)
+        self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()))
+        self._ends = np.array(nodes.edges, dtype=np.int64).reshape(-1, 2)
         ideals = self.lattice.num_ideals
         self._value = np.empty((ideals, self._num_slots + 1), dtype=np.int64)
         self._back_ideal = np.zeros((ideals, self._num_slots + 1), dtype=np.int32)
@@ -403,10 +412,9 @@ class FlowBound:
         from scipy.optimize import linprog
         from scipy.sparse import coo_matrix
 
-        n, edges = len(self.nodes.ops), self.nodes.edges
-        width = 2 * n + len(edges) + 1
-        ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
-        e = np.arange(len(edges))
+        n, ends = len(self.nodes.ops), self._ends
+        width = 2 * n + len(ends) + 1
+        e = np.arange(len(ends))
         v = np.arange(n)
         balance = coo_matrix(
             (
@@ -426,11 +434,7 @@ class FlowBound:
                 cost, A_ub=np.array(self._cuts), b_ub=np.zeros(len(self._cuts)), A_eq=balance, b_eq=right, method="highs"
             )
         else:  # a longest path by the fastest times
-            fast = np.where(
-                self.arrays.slot_time < 0, self.arrays.pool_time,
-                np.where(self.arrays.pool_time < 0, self.arrays.slot_time,
-                         np.minimum(self.arrays.slot_time, self.arrays.pool_time)),
-            ) / max(1.0, float(self._scale()))  # fmt: skip
+            fast = self._fast / self._scale
             cost[:n] = -fast
             cost[2 * n : -1] = -fast[ends[:, 1]] if len(e) else 0.0
             answer = linprog(cost, A_eq=balance, b_eq=right, method="highs")
@@ -439,10 +443,7 @@ class FlowBound:
         found = answer.x[:-1]
         if self._best_flow is not None and len(self._cuts) % 4:
             found = 0.5 * found + 0.5 * self._best_flow
-        return found, -float(answer.fun) * self._scale() if self._cuts else np.inf
-
-    def _scale(self) -> int:
-        return max(1, int(np.maximum(self.arrays.slot_time, 0).sum()))
+        return found, -float(answer.fun) * self._scale if self._cuts else np.inf
 
     def _round(self, flow: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         """Split the flow into paths of integer weight: (per node, per edge, total)."""
@@ -484,9 +485,7 @@ class FlowBound:
     ) -> int | None:
         """Smallest cost of a placement under the flow, at most `limit`; None if `stop` cut it short."""
         a, lattice = self.arrays, self.lattice
-        fast = np.where(a.slot_time < 0, a.pool_time, np.where(a.pool_time < 0, a.slot_time,
-                        np.minimum(a.slot_time, a.pool_time)))  # fmt: skip
-        low = _sums(lattice.child_ptr, lattice.child_node, lattice.child_ideal, np.maximum(fast, 0) * node_flow)
+        low = _sums(lattice.child_ptr, lattice.child_node, lattice.child_ideal, np.maximum(self._fast, 0) * node_flow)
         row, chunk = 0, 16
         while row < lattice.num_ideals:
             begin = time.perf_counter()
@@ -531,13 +530,13 @@ class FlowBound:
                 lasts[units[u]] += a.io_time[t]
             for s in at - {int(units[u]), -1}:
                 lasts[s] += a.io_time[t]
-        duration = np.where(units >= 0, lasts[np.maximum(units, 0)], a.pool_time) / self._scale()
-        ends = np.array(self.nodes.edges, dtype=np.int64).reshape(-1, 2)
+        duration = np.where(units >= 0, lasts[np.maximum(units, 0)], a.pool_time) / self._scale
+        ends = self._ends
         enters = (units[ends[:, 0]] != units[ends[:, 1]]) | (units[ends[:, 1]] < 0)
         return np.concatenate([-duration, np.zeros(n), -duration[ends[:, 1]] * enters, [1.0]])
 
     def _placement(self, units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(device, slot) of every op; ops that were left out go where most of their neighbours are."""
+        """(device, slot) of every op; one that was left out goes to a neighbour."""
         p = self.problem
         device = np.full(p.num_ops, -1, dtype=np.int64)
         slot = np.zeros(p.num_ops, dtype=np.int64)
@@ -545,26 +544,22 @@ class FlowBound:
         for ops, unit in zip(self.nodes.ops, units.tolist(), strict=True):
             device[ops] = pool if unit < 0 else self._accelerators[unit // p.slots]
             slot[ops] = 0 if unit < 0 else unit % p.slots
-        graph = _op_graph(p, range(p.num_ops))
-        missing = [v for v in p.topological_order.tolist() if device[v] < 0]
-        for v in missing:
+        graph = self._graph
+        for v in [v for v in p.topological_order.tolist() if device[v] < 0]:
             near = [u for u in (*graph.predecessors(v), *graph.successors(v)) if device[u] >= 0]
             device[v], slot[v] = (device[near[0]], slot[near[0]]) if near else (pool, 0)
         return device, slot
 
 
-def flow_bound(problem: PlacementProblem, seconds: float, upper: int | None = None) -> int:
-    """Return the bound that about `seconds` prove, in ticks, at most `upper`; 0 where there are too many ideals."""
+def flow_bound(problem: PlacementProblem, seconds: float) -> int:
+    """Return the bound that about `seconds` prove, in ticks; 0 where there are too many ideals."""
     end = time.perf_counter() + seconds
-    found = FlowBound(problem).run(lambda: upper, lambda: time.perf_counter() > end)
-    return found if upper is None else min(found, upper)
+    return FlowBound(problem).run(lambda: None, lambda: time.perf_counter() > end)
 
 
 def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
     """Raise the bound of a tracker, and offer the placements found on the way, in about `seconds`."""
-    from placeopt.latency import latency_batch
-    from placeopt.period import INFEASIBLE
-    from placeopt.solution import Placement
+    from placeopt.latency import offer_latency
 
     problem = tracker.problem
     end = tracker.elapsed + seconds
@@ -572,12 +567,7 @@ def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
     def stop() -> bool:
         return tracker.elapsed > end or tracker.stop()
 
-    def offer(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
-        tracker.count()
-        value = int(latency_batch(problem, device[None, :], slot[None, :])[0])
-        if value < INFEASIBLE:
-            tracker.offer(value, Placement(device, slot if problem.slots > 1 else None))
-
+    offer = partial(offer_latency, tracker)
     if problem.slots > 1:  # a placement with one slot is one with several
         FlowBound(problem.replace(slots=1)).run(lambda: None, stop, offer)
     flow = FlowBound(problem)

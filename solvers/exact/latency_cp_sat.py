@@ -26,15 +26,13 @@ from placeopt.bounds.latency_flow import raise_flow_bound
 from placeopt.bounds.period import raise_period_bounds
 from placeopt.latency import (
     latency_arrays,
-    latency_batch,
     latency_finish,
     latency_value,
     latency_violations,
+    offer_latency,
     placement_slots,
 )
-from placeopt.period import INFEASIBLE
 from placeopt.problem import INCOMPATIBLE
-from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
 from placeopt.solvers.exact.interrupt import solve_interruptibly
 from placeopt.solvers.exact.latency_warm_start import warm_start
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
     from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Result
+    from placeopt.solution import Budget, Placement, Result
     from placeopt.solver import OnProgress
 
 _FLOW_SHARE = 0.3  # of the time, for the bound by flows
@@ -78,7 +76,7 @@ def solve_latency(
             tracker.offer(latency_value(problem, initial), initial)
         raise_flow_bound(tracker, seconds=_FLOW_SHARE * tracker.seconds_left)
         if getattr(solver, "warm_start", True) and not tracker.stop():
-            warm_start(tracker, None, seconds=warm_seconds(tracker), seed=seed)
+            warm_start(tracker, seconds=warm_seconds(tracker), seed=seed)
         if not tracker.stop():
             status = LatencyCpModel(problem, tracker.value).solve(
                 tracker, seed=seed, num_workers=int(getattr(solver, "num_workers", 2)),
@@ -316,10 +314,7 @@ class LatencyCpModel:
             for (d, s), x in zip(self.units, row, strict=True):
                 if x is not None and value(x):
                     device[v], slot[v] = d, max(s, 0)
-        ticks = int(latency_batch(p, device[None, :], slot[None, :])[0])
-        tracker.count()
-        if ticks < INFEASIBLE:
-            tracker.offer(ticks, Placement(device, slot if p.slots > 1 else None))
+        offer_latency(tracker, device, slot)
 
     def _hint(self, placement: Placement) -> None:
         p = self.problem

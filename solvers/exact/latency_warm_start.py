@@ -17,9 +17,7 @@ from placeopt.latency import (
     LatencyArrays,
     _latency,
     latency_arrays,
-    latency_batch,
-    latency_value,
-    latency_violations,
+    offer_latency,
     placement_slots,
 )
 from placeopt.period import INFEASIBLE
@@ -42,7 +40,7 @@ _CYCLES, _MAX_NODES = 4, 1_000
 _SERIAL = 0.01  # weight of the mean slot duration in the energy: tells plateaus of the critical path apart
 
 
-def warm_start(tracker: Tracker[Placement], initial: Placement | None, *, seconds: float, seed: int) -> None:
+def warm_start(tracker: Tracker[Placement], *, seconds: float, seed: int) -> None:
     """Offer good placements to `tracker` within about `seconds`."""
     problem = tracker.problem
     deadline = tracker.elapsed + seconds
@@ -50,8 +48,6 @@ def warm_start(tracker: Tracker[Placement], initial: Placement | None, *, second
     def stop() -> bool:
         return tracker.elapsed >= deadline or tracker.stop()
 
-    if initial is not None and not latency_violations(problem, initial):
-        tracker.offer(latency_value(problem, initial), initial)
     _offer(tracker, _all_in_pool(problem))
     try:
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
@@ -68,10 +64,7 @@ def warm_start(tracker: Tracker[Placement], initial: Placement | None, *, second
 
 def _offer(tracker: Tracker[Placement], device: NDArray[np.int64] | None) -> None:
     if device is not None:
-        tracker.count()
-        value = int(latency_batch(tracker.problem, device[None, :])[0])
-        if value < INFEASIBLE:
-            tracker.offer(value, Placement(device))
+        offer_latency(tracker, device)
 
 
 def _all_in_pool(problem: PlacementProblem) -> NDArray[np.int64] | None:

@@ -102,10 +102,10 @@ def improve(
     with ThreadPoolExecutor(walks) as pool:
         while tracker.solution is not None and tracker.elapsed < end and not tracker.stop() and not done():
             turn += 1
-            model = contract(problem, contiguity="none", limit=tracker.value)
+            model, first = _incumbent(tracker)
             if model.num_nodes < 2:
                 return
-            walk = partial(_walk, tracker, model, min(end, tracker.elapsed + _TURN_SECONDS))
+            walk = partial(_walk, tracker, model, first, min(end, tracker.elapsed + _TURN_SECONDS))
             found = pool.map(walk, [seed + 1000 * (walks * turn + i) for i in range(walks)])
             tracker.count(walks)
             ticks, device = min(found, key=lambda pair: pair[0])
@@ -113,14 +113,20 @@ def improve(
                 tracker.offer(ticks, Placement(device))
 
 
+def _incumbent(tracker: Tracker[Placement]) -> tuple[PeriodModel, NDArray[np.int64]]:
+    """Return the problem contracted for what beats the incumbent, and the incumbent's device of every node."""
+    assert tracker.solution is not None
+    model = contract(tracker.problem, contiguity="none", limit=tracker.value)
+    device = np.zeros(model.num_nodes, dtype=np.int64)
+    device[model.node] = tracker.solution.device
+    return model, device
+
+
 def _walk(
-    tracker: Tracker[Placement], model: PeriodModel, end: float, seed: int
+    tracker: Tracker[Placement], model: PeriodModel, first: NDArray[np.int64], end: float, seed: int
 ) -> tuple[int, NDArray[np.int64]]:
     """Anneal from the incumbent until `end`; return the best (ticks, device of every op)."""
-    assert tracker.solution is not None
     assert tracker.value is not None
-    first = np.zeros(model.num_nodes, dtype=np.int64)
-    first[model.node] = tracker.solution.device
     found = [(tracker.value, first)]
     anneal_period(
         model, first, tracker.value, lower_bound=tracker.lower_bound, seed=seed, cycles=None,
@@ -145,10 +151,7 @@ def _anneal(tracker: Tracker[Placement], model: PeriodModel, stop, seed: int, cy
         device = _balanced(model)
         value = int(model.total.max(axis=1).sum()) + 2 * int(model.weight.sum()) + 1
     else:
-        joined = contract(problem, contiguity="none", limit=tracker.value)
-        model = joined
-        device = np.zeros(model.num_nodes, dtype=np.int64)
-        device[model.node] = tracker.solution.device
+        model, device = _incumbent(tracker)
         value = int(tracker.value)  # type: ignore[arg-type]
 
     def offer(ticks: int, node_device: NDArray[np.int64]) -> None:
