@@ -89,3 +89,15 @@ def csr(groups: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.
     pointer[1:] = np.cumsum([len(group) for group in groups])
     flat = np.fromiter((x for group in groups for x in group), dtype=np.int64, count=int(pointer[-1]))
     return pointer, flat
+
+
+def touching_tensors(
+    num_nodes: int, producer: NDArray[np.int64], consumer_ptr: NDArray[np.int64], consumer: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return, by node, the tensors that it makes or reads: (pointer of num_nodes + 1, tensor, 1 made or 0 read)."""
+    tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
+    touch = [(int(p), t, 1) for t, p in enumerate(producer)]
+    touch += [(int(v), int(t), 0) for v, t in zip(consumer, tensor, strict=True)]
+    touches = np.array(sorted(touch), dtype=np.int64).reshape(-1, 3)
+    pointer = np.searchsorted(touches[:, 0], np.arange(num_nodes + 1)).astype(np.int64)
+    return pointer, np.ascontiguousarray(touches[:, 1]), np.ascontiguousarray(touches[:, 2])

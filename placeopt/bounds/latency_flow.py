@@ -35,6 +35,7 @@ import networkx as nx
 import numba
 import numpy as np
 
+from placeopt.arrays import touching_tensors
 from placeopt.period import class_leaders
 
 if TYPE_CHECKING:
@@ -337,10 +338,11 @@ class FlowBound:
         slot_time = np.array([
             -1 if (self._slot_time[ops] < 0).any() else int(self._slot_time[ops].sum()) for ops in nodes.ops
         ], dtype=np.int64)  # fmt: skip
-        touches = sorted(
-            [(u, t, True) for t, (u, _, _) in enumerate(nodes.tensors)]
-            + [(v, t, False) for t, (_, heads, _) in enumerate(nodes.tensors) for v in heads]
-        )
+        producer = np.array([u for u, _, _ in nodes.tensors], dtype=np.int64)
+        size = np.array([len(heads) for _, heads, _ in nodes.tensors], dtype=np.int64)
+        consumer = np.array([v for _, heads, _ in nodes.tensors for v in heads], dtype=np.int64)
+        pointer = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+        touch_ptr, touch_tensor, touch_role = touching_tensors(n, producer, pointer, consumer)
         tails = np.array([u for u, _ in nodes.edges], dtype=np.int64)
         self.arrays = FlowArrays(
             slot_time=slot_time,
@@ -348,10 +350,10 @@ class FlowBound:
             resident=np.array([int(p.resident[ops].sum()) for ops in nodes.ops], dtype=np.int64),
             capacity=int(p.capacity[self._accelerators].max()),
             io_time=np.array([int(self._io[t]) for _, _, t in nodes.tensors], dtype=np.int64),
-            size=np.array([len(heads) for _, heads, _ in nodes.tensors], dtype=np.int64),
-            touch_ptr=np.searchsorted([v for v, _, _ in touches], np.arange(n + 1)).astype(np.int64),
-            touch_tensor=np.array([t for _, t, _ in touches], dtype=np.int64),
-            touch_producer=np.array([made for _, _, made in touches], dtype=np.bool_),
+            size=size,
+            touch_ptr=touch_ptr,
+            touch_tensor=touch_tensor,
+            touch_producer=touch_role == 1,
             edge_ptr=np.searchsorted(tails, np.arange(n + 1)).astype(np.int64),
             edge_head=np.array([v for _, v in nodes.edges], dtype=np.int64),
         )

@@ -445,7 +445,7 @@ def published_rows(rows: list[Row]) -> list[str]:
     found = {(row["graph"], row["method"]): row for row in rows}
     heads = ["graph", "critical path, ms", "Placeto", "GDP", "enumerative", "Doppler I+II", "Doppler I+II+III",
              "here: cross-entropy", "dual-policy (gap)", "from edge-zeroing (gap)", "proved bound"]  # fmt: skip
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    body: list[Row] = []
     for graph, times in MEASURED.items():
         critical = found[graph, "critical path, best of 50"]
         cells = [graph, f"{times[0]:g}", *(f"{x / times[0]:.3f}" for x in times[1:])]
@@ -454,8 +454,8 @@ def published_rows(rows: list[Row]) -> list[str]:
             gap = "" if method == mine[0] else f" ({100 * row['gap']:.1f} %)"
             cells.append(f"{row['relative_to_critical_path']:.3f}{gap}")
         cells.append(f"{critical['bound'] / critical['mean']:.3f}")
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+        body.append(dict(zip(heads, cells, strict=True)))
+    return table(body, heads)
 
 
 def verdicts(rows: list[Row]) -> list[str]:

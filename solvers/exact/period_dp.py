@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numba
 import numpy as np
 
+from placeopt.arrays import touching_tensors
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -275,10 +277,7 @@ class IdealProgram:
         stride = np.ones(num_types, dtype=np.int64)
         for g in range(num_types - 2, -1, -1):
             stride[g] = stride[g + 1] * (counts[g + 1] + 1)
-        touch = [(int(p), t, 1) for t, p in enumerate(model.producer)]
-        tensor = np.repeat(np.arange(len(model.producer)), np.diff(model.consumer_ptr))
-        touch += [(int(v), int(t), 0) for v, t in zip(model.consumer, tensor, strict=True)]
-        touches = np.array(sorted(touch), dtype=np.int64).reshape(-1, 3)
+        touch_ptr, touch_tensor, touch_role = touching_tensors(n, model.producer, model.consumer_ptr, model.consumer)
         passes = model.compute if model.two_pass else model.compute.sum(axis=0, keepdims=True)
         self.arrays = DpArrays(
             compute=np.ascontiguousarray(passes.transpose(1, 0, 2).reshape(n, -1)),
@@ -291,9 +290,9 @@ class IdealProgram:
             producer=model.producer,
             consumer_ptr=model.consumer_ptr,
             consumer=model.consumer,
-            touch_ptr=np.searchsorted(touches[:, 0], np.arange(n + 1)).astype(np.int64),
-            touch_tensor=np.ascontiguousarray(touches[:, 1]),
-            touch_role=np.ascontiguousarray(touches[:, 2]),
+            touch_ptr=touch_ptr,
+            touch_tensor=touch_tensor,
+            touch_role=touch_role,
             digit=np.array(states, dtype=np.int64),
             stride=stride,
             max_replicas=np.minimum(max_replicas, counts),

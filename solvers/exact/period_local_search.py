@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numba
 import numpy as np
 
+from placeopt.arrays import touching_tensors
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -55,9 +57,7 @@ def search_arrays(model: PeriodModel) -> SearchArrays:
     passes = model.compute if model.two_pass else model.compute.sum(axis=0, keepdims=True)
     compute = np.where(model.allowed[None], passes, -1)[:, :, type_of]
     tensor = np.repeat(np.arange(len(model.producer)), np.diff(model.consumer_ptr))
-    touch = [(int(p), t, 1) for t, p in enumerate(model.producer)]
-    touch += [(int(v), int(t), 0) for v, t in zip(model.consumer, tensor, strict=True)]
-    touches = np.array(sorted(touch), dtype=np.int64).reshape(-1, 3)
+    touch_ptr, touch_tensor, touch_role = touching_tensors(n, model.producer, model.consumer_ptr, model.consumer)
     pairs = np.stack([model.producer[tensor], model.consumer], axis=1).reshape(-1, 2)
     pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
     return SearchArrays(
@@ -69,9 +69,9 @@ def search_arrays(model: PeriodModel) -> SearchArrays:
         producer=model.producer,
         consumer_ptr=model.consumer_ptr,
         consumer=model.consumer,
-        touch_ptr=np.searchsorted(touches[:, 0], np.arange(n + 1)).astype(np.int64),
-        touch_tensor=np.ascontiguousarray(touches[:, 1]),
-        touch_role=np.ascontiguousarray(touches[:, 2]),
+        touch_ptr=touch_ptr,
+        touch_tensor=touch_tensor,
+        touch_role=touch_role,
         near_ptr=np.searchsorted(pairs[:, 0], np.arange(n + 1)).astype(np.int64),
         near=np.ascontiguousarray(pairs[:, 1]),
     )
