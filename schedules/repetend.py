@@ -1,7 +1,8 @@
 """The `repetend` solver: the shortest repeating pattern by modulo scheduling, with a proof.
 
 It answers what Tessel (Lin et al., HPCA 2024) asks, the best repetend, but searches all index assignments
-at once: one CP-SAT feasibility problem per period (see `placeopt.schedules.cyclic`), periods from a lower bound
+at once. Each period is decided by a dynamic programme over the devices where these form a tree (see
+`placeopt.schedules.device_tree`), by CP-SAT otherwise (`placeopt.schedules.cyclic`); periods from a lower bound
 upwards and from a feasible pattern downwards; every infeasible period is a proof. Then the latency of the
 pattern is minimised at that period, and the pattern is completed to n micro-batches.
 """
@@ -18,6 +19,7 @@ import numpy as np
 from placeopt.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound, require_feasible_memory
 from placeopt.schedules.completion import complete
+from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import dispatch, makespan
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.schedules.solve import finish_pipeline, warm_up
@@ -36,7 +38,7 @@ FIRST_ROUND_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class RepetendSolver:
-    """Shortest repetend by cyclic CP-SAT, proved; then least latency; then completion.
+    """Shortest repetend by modulo scheduling, proved; then least latency; then completion.
 
     Attributes
     ----------
@@ -163,9 +165,11 @@ class PeriodSearch:
     ) -> None:
         self.problem, self.size, self.num_workers, self.seed = problem, size, num_workers, seed
         self.tracker = tracker
+        self.tree = DeviceTree(problem, size)
         bound, self.bound_method = best_bound(problem)
         self.low = ceil(bound * size)
         self.pattern: Repetend | None = None
+        self._step: int | None = None  # how far to climb from the bound while the device tree decides
 
     @property
     def value(self) -> Fraction | None:
@@ -185,7 +189,7 @@ class PeriodSearch:
             while not self._done():
                 # Deciding the period just below the pattern's ends the search, or shortens the pattern.
                 last = self.pattern is not None and wanted == self.pattern.period - 1 and seconds > FIRST_ROUND_SECONDS
-                decided = self._try(wanted, self.tracker.seconds_left if last else seconds)
+                decided = self._try(wanted, seconds, last=last)
                 floor = self.low if decided else max(floor, wanted + 1)
                 if self.pattern is not None and floor >= self.pattern.period:
                     break
@@ -193,10 +197,15 @@ class PeriodSearch:
             seconds, wanted = seconds * 4, self._next(self.low)
 
     def _next(self, floor: int) -> int:
-        """Return the period to try: half-way, or one less than the pattern's where only the proof is missing."""
+        """Return the period to try: half-way, or one less than the pattern's where only the proof is missing.
+
+        The device tree is fast just above the bound, where it climbs in steps that double.
+        """
         if self.pattern is None:
             return 2 * floor
         gap = self.pattern.period - floor
+        if self._step is not None:
+            return floor + min(self._step - 1, gap // 2)
         return max(floor, self.pattern.period - 1 if gap * 50 < floor else floor + gap // 2)
 
     def _done(self) -> bool:
@@ -204,17 +213,23 @@ class PeriodSearch:
             return True
         return self.pattern is not None and self.pattern.period <= self.low
 
-    def _try(self, period: int, seconds: float) -> bool:
-        """Decide one period in at most `seconds`; return whether it was decided."""
+    def _try(self, period: int, seconds: float, *, last: bool) -> bool:
+        """Decide one period in about `seconds` (all that are left for the last one); return whether it was decided."""
         from placeopt.schedules.cyclic import CyclicModel, tighten
 
-        model = CyclicModel(self.problem, period, self.size)
-        status, found = model.solve(
-            min(self.tracker.seconds_left, seconds), num_workers=self.num_workers, seed=self.seed
-        )
         self.tracker.count()
+        answer, method = self.tree.decide(period, min(seconds, self.tracker.seconds_left)), "device tree"
+        self._step = None if answer is None else 2 * (self._step or 1)
+        if answer is None:
+            left, method = self.tracker.seconds_left, "cp-sat"
+            model = CyclicModel(self.problem, period, self.size)
+            status, found = model.solve(
+                left if last else min(left, seconds), num_workers=self.num_workers, seed=self.seed
+            )
+        else:
+            status, found = "feasible" if answer[0] else "infeasible", answer[1]
         if status == "infeasible":
-            self.low, self.bound_method = max(self.low, period + 1), "cp-sat infeasible period"
+            self.low, self.bound_method = max(self.low, period + 1), f"{method} infeasible period"
         if found is not None:
             self._offer(tighten(self.problem, found))
         return status != "unknown"

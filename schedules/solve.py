@@ -94,11 +94,13 @@ def warm_up() -> None:
     from ortools.sat.python import cp_model
 
     from placeopt.schedules.completion import justify
+    from placeopt.schedules.device_tree import DeviceTree
     from placeopt.schedules.evaluate import compact
     from placeopt.schedules.shapes import shape
 
     problem = shape("V", devices=1)
     justify(problem, compact(problem, problem.heads[None, :]))
+    DeviceTree(shape("V", devices=2).with_capacity(2)).decide(8)
     cp_model.CpSolver().solve(cp_model.CpModel())
 
 

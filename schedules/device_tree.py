@@ -1,0 +1,314 @@
+r"""Decides a period by dynamic programming over the devices, where these form a tree.
+
+Draw a line between two devices when a precedence leads from a block of one to a block of the other. If every
+block runs on one device and the lines form a forest (V and X: a path), devices on two sides of a device know
+of each other only through that device's own blocks. So list, for every device, its *local patterns*: the starts
+of its blocks that keep them apart modulo P, respect the longest paths between them, and fit into memory. Then
+walk from the leaves to the root and keep a device's local pattern only if every child has a surviving local
+pattern that agrees with it. The period is feasible if and only if some pattern of every root survives.
+
+A local pattern is taken up to two shifts: all starts may move by any rho (first block at 0), and the starts of
+one connected part of the precedence graph may move by a multiple of P against the others (micro-batches of the
+parts are numbered independently). Two patterns agree if for some rho every part c has a whole x_c with
+
+    lo_c <= rho + x_c P <= hi_c,
+
+where lo_c collects the precedences towards the child and hi_c those back from it: arcs of the circle of P
+ticks that must have a point in common, and if they have one, the beginning of one of them is such a point.
+
+Memory bounds the list. While one micro-batch has begun on a device and not ended there, it holds at least u units,
+u > 0 the least that any set of blocks closed under predecessors leaves; so it takes less than
+P (floor(capacity / u) + 1) ticks from the first start to the last. Where u = 0, a device is unlimited, or the
+list grows too long (spans in nanoseconds, many micro-batches per pattern), `decide` says that it does not apply.
+
+The number of devices enters as a factor only: it proves in milliseconds what a solver of constraints refutes in a
+minute, and is a second formulation besides that (`placeopt.schedules.cyclic`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from math import comb, factorial
+from typing import TYPE_CHECKING
+
+import networkx as nx
+import numpy as np
+from numba import njit
+
+from placeopt.schedules.solution import Repetend
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.schedules.problem import PipelineProblem
+
+PATTERNS_PER_SECOND, PAIRS_PER_SECOND = 500_000, 100_000_000
+"""Local patterns of all devices that are listed, and pairs of them that are compared, for each second allowed."""
+
+MAX_PATTERNS = 10_000_000
+"""Most local patterns ever listed."""
+
+MAX_BLOCKS = 10
+"""Most blocks on one device; their orders are listed."""
+
+UNBOUNDED = 1 << 60
+
+
+class DeviceTree:
+    """The devices of K micro-batches of a problem as a forest, root first; built once for all periods.
+
+    Attributes
+    ----------
+    applies : whether the method can be used at all, whatever the period.
+    """
+
+    def __init__(self, problem: PipelineProblem, size: int = 1) -> None:
+        self.problem, self.size = problem, size
+        b = problem.num_blocks
+        self.span = np.tile(problem.span, size)
+        self.memory = np.tile(problem.memory, (size, 1))
+        self.edges = [(q * b + u, q * b + v, lag) for q in range(size) for u, v, lag in problem.edges]
+        self.blocks = [[q * b + i for q in range(size) for i in here] for here in problem.on_device]
+        used = [d for d, here in enumerate(self.blocks) if here]
+        one_device_each = bool((np.diff(problem.device_ptr) == 1).all())
+        few = max(len(here) for here in self.blocks) <= MAX_BLOCKS
+        self.applies = one_device_each and few and bool(problem.limited[used].all())
+        if not self.applies:
+            return
+        self.home = np.tile(problem.device, size)
+        graph = nx.DiGraph((u, v) for u, v, _ in self.edges)
+        graph.add_nodes_from(range(b * size))
+        self.part = np.zeros(b * size, dtype=np.int64)
+        for c, part in enumerate(nx.weakly_connected_components(graph)):
+            self.part[sorted(part)] = c
+        self.order = [q * b + i for q in range(size) for i in problem.topological_order.tolist()]
+        lines = nx.Graph((int(self.home[u]), int(self.home[v])) for u, v, _ in self.edges if self.home[u] != self.home[v])
+        lines.add_nodes_from(used)
+        self.applies = nx.is_forest(lines)
+        if not self.applies:
+            return
+        self.parent: dict[int, int] = {}
+        self.leaves_first: list[int] = []
+        for root in sorted(min(tree) for tree in nx.connected_components(lines)):
+            self.parent |= {child: above for above, child in nx.dfs_edges(lines, root)}
+            self.leaves_first += nx.dfs_postorder_nodes(lines, root)
+        self.distance = self._distances()
+        turns = [self._most_turns(d) for d in used]
+        self.applies = all(turn is not None for turn in turns)
+        self.turns = dict(zip(used, turns, strict=True))
+
+    def _distances(self) -> NDArray[np.int64]:
+        """Longest path from start to start of every two blocks, -UNBOUNDED where there is none."""
+        n = len(self.span)
+        found = np.full((n, n), -UNBOUNDED, dtype=np.int64)
+        np.fill_diagonal(found, 0)
+        for v in self.order:
+            for u, to, lag in self.edges:
+                if to == v:
+                    np.maximum(found[:, v], found[:, u] + self.span[u] + lag, out=found[:, v], where=found[:, u] >= 0)
+        return found
+
+    def _most_turns(self, device: int) -> int | None:
+        """Repetitions that a micro-batch touches on a device at most, None if memory does not bound them."""
+        least = UNBOUNDED
+        for part in self._parts_on(device):
+            if any(self.distance[part[0], i] < 0 for i in part):
+                return None  # no block comes first
+            for chosen in itertools.product((False, True), repeat=len(part) - 1):
+                inside = [part[0], *itertools.compress(part[1:], chosen)]
+                rest = [i for i in part if i not in inside]
+                if rest and not any(self.distance[i, j] >= 0 for i in rest for j in inside):
+                    least = min(least, int(self.memory[inside, device].sum()))
+        if least <= 0:
+            return None
+        return int(self.problem.capacity[device]) // least + 1
+
+    def _parts_on(self, device: int) -> list[list[int]]:
+        """Blocks of a device by connected part, in topological order."""
+        here = set(self.blocks[device])
+        ordered = [i for i in self.order if i in here]
+        return [[i for i in ordered if self.part[i] == c] for c in dict.fromkeys(self.part[ordered].tolist())]
+
+    # --- local patterns -----------------------------------------------------------------------------------
+
+    def local_patterns(self, device: int, period: int, limit: int = MAX_PATTERNS) -> NDArray[np.int64] | None:
+        """Return the starts of a device's blocks in all its local patterns, one a row.
+
+        None if more than `limit` rows are needed on the way.
+        """
+        here = self.blocks[device]
+        n, idle = len(here), period - int(self.span[here].sum())
+        if idle < 0:
+            return np.zeros((0, n), dtype=np.int64)
+        if factorial(n - 1) * comb(idle + n - 1, n - 1) > limit:
+            return None
+        starts = self._cyclic_orders(here, idle)
+        column = {i: at for at, i in enumerate(here)}
+        finished: list[int] = []
+        for part in self._parts_on(device):
+            for done, i in enumerate(part[1:], 1):
+                soonest = np.max([starts[:, column[j]] + self.distance[j, i] for j in part[:done]], axis=0)
+                at = column[i]
+                starts[:, at] += -(-(soonest - starts[:, at]) // period) * period
+                # Not beyond the turns that memory allows; of those, every one.
+                turns = self.turns[device]
+                assert turns is not None
+                left = (starts[:, column[part[0]]] + turns * period - 1 - starts[:, at]) // period + 1
+                left = np.maximum(left, 0)
+                if left.sum() > limit:
+                    return None
+                later = np.arange(left.sum()) - np.repeat(np.cumsum(left) - left, left)
+                starts = np.repeat(starts, left, axis=0)
+                starts[:, at] += later * period
+            # No part ever holds less than nothing, so what the finished ones hold together must fit.
+            finished += [column[i] for i in part]
+            starts = starts[self._fit(starts[:, finished], [here[at] for at in finished], device, period)]
+        return starts
+
+    def _fit(self, starts: NDArray[np.int64], blocks: list[int], device: int, period: int) -> NDArray[np.bool_]:
+        """Whether the blocks in these columns stay within the device's capacity, for each row."""
+        delta, fits = self.memory[blocks, device], np.ones(len(starts), dtype=np.bool_)
+        for c in np.flatnonzero(delta > 0).tolist():
+            begun = (starts[:, c : c + 1] - starts) // period + 1
+            fits &= begun @ delta <= self.problem.capacity[device]
+        return fits
+
+    def _cyclic_orders(self, here: list[int], idle: int) -> NDArray[np.int64]:
+        """Starts within one period of all orders and idle gaps, the first block at 0."""
+        n, span = len(here), self.span[here]
+        bars = np.array(list(itertools.combinations(range(idle + n - 1), n - 1)), dtype=np.int64).reshape(-1, n - 1)
+        waited = (np.diff(bars, axis=1, prepend=-1) - 1).cumsum(axis=1)
+        order = np.array(list(itertools.permutations(range(1, n))), dtype=np.int64).reshape(-1, n - 1)
+        busy = span[order].cumsum(axis=1) - span[order] + span[0]
+        starts = np.zeros((len(order), len(bars), n), dtype=np.int64)
+        np.put_along_axis(starts, order[:, None, :], busy[:, None, :] + waited[None, :, :], axis=2)
+        return starts.reshape(-1, n)
+
+    # --- the walk from the leaves to the roots --------------------------------------------------------------
+
+    def decide(self, period: int, seconds: float = 10.0) -> tuple[bool, Repetend | None] | None:
+        """Return (feasible, pattern), or None where the method does not apply or needs far more than `seconds`.
+
+        What "far more" means is counted, not timed: the answer does not depend on the machine.
+        """
+        if not self.applies:
+            return None
+        rows, pairs = min(MAX_PATTERNS, int(seconds * PATTERNS_PER_SECOND)), seconds * PAIRS_PER_SECOND
+        patterns: dict[int, NDArray[np.int64]] = {}
+        for device in self.leaves_first:
+            listed = self.local_patterns(device, period, rows)
+            if listed is None:
+                return None
+            if not len(listed):
+                return False, None
+            patterns[device] = listed
+            rows -= len(listed)
+        partner: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        for device in self.leaves_first:
+            above = self.parent.get(device)
+            if above is None:
+                continue
+            pairs -= len(patterns[above]) * len(patterns[device])
+            if pairs < 0:
+                return None
+            links = self._links(above, device)
+            which, shift = agree(patterns[above], patterns[device], links.array, links.num_parts, period)
+            alive = which >= 0
+            if not alive.any():
+                return False, None
+            patterns[above] = patterns[above][alive]
+            for child in (x for x in partner if self.parent[x] == above):
+                partner[child] = (partner[child][0][alive], partner[child][1][alive])
+            partner[device] = (which[alive], shift[alive])
+        return True, self._assemble(patterns, partner, period)
+
+    def _links(self, above: int, below: int) -> _Links:
+        """Return the precedences between a device and its child."""
+        top = {i: at for at, i in enumerate(self.blocks[above])}
+        bottom = {i: at for at, i in enumerate(self.blocks[below])}
+        parts = {c: at for at, c in enumerate(sorted(set(self.part[list(top)]) & set(self.part[list(bottom)])))}
+        rows = [(parts[self.part[u]], top[u], bottom[v], 0, self.span[u] + lag)
+                for u, v, lag in self.edges if u in top and v in bottom]  # fmt: skip
+        rows += [(parts[self.part[u]], top[v], bottom[u], 1, self.span[u] + lag)
+                 for u, v, lag in self.edges if u in bottom and v in top]  # fmt: skip
+        return _Links(np.array(rows, dtype=np.int64), len(parts))
+
+    def _assemble(
+        self,
+        patterns: dict[int, NDArray[np.int64]],
+        partner: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]],
+        period: int,
+    ) -> Repetend:
+        """Follow the partners from the roots down and put the local patterns together."""
+        start = np.zeros(len(self.span), dtype=np.int64)
+        row: dict[int, int] = {}
+        for device in self.leaves_first[::-1]:
+            here, above = self.blocks[device], self.parent.get(device)
+            if above is None:
+                row[device] = 0
+                start[here] = patterns[device][0]
+                continue
+            which, shift = partner[device]
+            row[device] = int(which[row[above]])
+            # The device above may have moved as a whole; its parts by multiples of the period besides.
+            moved = int(start[self.blocks[above][0]] - patterns[above][row[above]][0])
+            start[here] = patterns[device][row[device]] + moved + int(shift[row[above]])
+            for part in self._parts_on(device):
+                into = [start[u] + self.span[u] + lag - start[v] for u, v, lag in self.edges
+                        if self.home[u] == above and v in part]  # fmt: skip
+                back = [start[v] - self.span[u] - lag - start[u] for u, v, lag in self.edges
+                        if u in part and self.home[v] == above]  # fmt: skip
+                turns = -(-max(into) // period) if into else min(back, default=0) // period
+                start[part] += turns * period
+        return Repetend(period, _numbered(start, self.part, period).reshape(self.size, -1))
+
+
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """Precedences between two neighbours."""
+
+    array: NDArray[np.int64]  # (num_links, 5): part, block above, block below, 1 if upwards, ticks
+    num_parts: int
+
+
+def _numbered(start: NDArray[np.int64], part: NDArray[np.int64], period: int) -> NDArray[np.int64]:
+    """Number the micro-batches of every part such that it begins in the first repetition."""
+    start = start.copy()
+    for c in range(int(part.max()) + 1):
+        mine = part == c
+        start[mine] -= start[mine].min() // period * period
+    return start
+
+
+@njit(cache=True)
+def agree(
+    above: NDArray[np.int64], below: NDArray[np.int64], links: NDArray[np.int64], num_parts: int, period: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return for every pattern above the first pattern below that agrees with it, or -1, and the shift rho."""
+    which = np.full(len(above), -1, dtype=np.int64)
+    shift = np.zeros(len(above), dtype=np.int64)
+    lo, hi = np.empty(num_parts, dtype=np.int64), np.empty(num_parts, dtype=np.int64)
+    for a in range(len(above)):
+        for b in range(len(below)):
+            lo[:] = -UNBOUNDED
+            hi[:] = UNBOUNDED
+            for e in range(len(links)):
+                c, gap = links[e, 0], above[a, links[e, 1]] - below[b, links[e, 2]]
+                if links[e, 3] == 0:
+                    lo[c] = max(lo[c], gap + links[e, 4])
+                else:
+                    hi[c] = min(hi[c], gap - links[e, 4])
+            if (lo > hi).any():
+                continue
+            for c in range(num_parts):
+                rho = lo[c] % period
+                meets = True
+                for other in range(num_parts):
+                    meets = meets and lo[other] + (rho - lo[other]) % period <= hi[other]
+                if meets:
+                    which[a], shift[a] = b, rho
+                    break
+            if which[a] >= 0:
+                break
+    return which, shift
