@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +12,8 @@ import numpy as np
 from placeopt.errors import InputError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from placeopt.schedules.problem import PipelineProblem
 
 
@@ -29,13 +33,15 @@ def residence_bound(problem: PipelineProblem) -> Fraction:
     R*/p <= C - sum_freeing f_b span_b / p, that is p >= (R* + sum f_b span_b) / C. It holds for any number of
     micro-batches per repetend: for V on 4 devices with C = 3 it gives (13 + 3) / 3 = 16/3.
     """
-    best = Fraction(0)
-    for d in range(problem.num_devices):
-        capacity = int(problem.capacity[d])
-        if not problem.limited[d] or capacity == 0:
-            continue
-        best = max(best, Fraction(_least_residence(problem, d) + freed_while_running(problem, d), capacity))
-    return best
+    occupied = _occupied(problem)
+    return max((Fraction(occupied[d], int(problem.capacity[d])) for d in occupied), default=Fraction(0))
+
+
+@lru_cache(maxsize=64)
+def _occupied(problem: PipelineProblem) -> dict[int, int]:
+    """Unit-ticks that one micro-batch occupies at least of every device whose memory is limited."""
+    limited = np.flatnonzero(problem.limited & (problem.capacity > 0)).tolist()
+    return {d: _least_residence(problem, d) + freed_while_running(problem, d) for d in limited}
 
 
 def freed_while_running(problem: PipelineProblem, device: int) -> int:
@@ -79,8 +85,10 @@ def period_bounds(problem: PipelineProblem) -> dict[str, Fraction]:
 def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     """Return a bound on the makespan of n micro-batches in ticks.
 
-    A device cannot start before the shortest way to one of its blocks, then works n times its work, and after
-    its last block at least the shortest way to the end of a micro-batch remains.
+    Every device works n times its work. Before its first block runs, the shortest way to one of its blocks passes, and
+    after its last one the shortest way to the end of a micro-batch. Where memory is limited, more time is lost
+    (`_idle_at_the_ends`), and the unit-ticks that n micro-batches occupy must fit between the first start of a block
+    that allocates and the last end of one that frees.
     """
     tail = np.zeros(problem.num_blocks, dtype=np.int64)
     for v in problem.topological_order[::-1].tolist():
@@ -90,9 +98,43 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     for d, blocks in enumerate(problem.on_device):
         here = list(blocks)
         if here:
-            reach = int(problem.heads[here].min()) + micro_batches * int(problem.work[d]) + int(tail[here].min())
-            best = max(best, reach)
+            best = max(best, micro_batches * int(problem.work[d]) + _idle_at_the_ends(problem, d, micro_batches, tail))
+    for d, occupied in _occupied(problem).items():
+        delta = problem.memory[:, d]
+        ends = int(problem.heads[delta > 0].min()) + int(tail[delta < 0].min())
+        best = max(best, ends - (-micro_batches * occupied // int(problem.capacity[d])))
     return best
+
+
+def _idle_at_the_ends(problem: PipelineProblem, device: int, micro_batches: int, tail: NDArray[np.int64]) -> int:
+    """Ticks of a schedule in which a device does not work, as it waits to begin or has ended.
+
+    Until the first block that frees memory can start, only others run, of which memory admits so many; the same holds
+    backwards in time after the last block that allocates. If memory cannot hold all micro-batches, the first freeing
+    block comes before the last allocating one, and both losses add up.
+    """
+    here = np.array(problem.on_device[device])
+    delta, span, head, tail = problem.memory[here, device], problem.span[here], problem.heads[here], tail[here]
+    front, back = int(head.min()), int(tail.min())
+    if not problem.limited[device]:
+        return front + back
+    capacity = int(problem.capacity[device])
+    waits = int(head[delta < 0].min()) - _most_work(span, delta, micro_batches, capacity)
+    drains = int(tail[delta > 0].min()) - _most_work(span, -delta, micro_batches, capacity)
+    if micro_batches * int(delta[delta > 0].sum()) > capacity:
+        return max(front, waits) + max(back, drains)
+    return max(max(front, waits) + back, front + max(back, drains))
+
+
+def _most_work(span: NDArray[np.int64], need: NDArray[np.int64], micro_batches: int, capacity: int) -> int:
+    """Most ticks of blocks with need >= 0 that fit into a capacity: the relaxed knapsack, rounded up."""
+    work = micro_batches * int(span[need == 0].sum())
+    packs = sorted(((Fraction(int(s), int(m)), int(m)) for s, m in zip(span, need, strict=True) if m > 0), reverse=True)
+    for density, size in packs:
+        taken = min(capacity, micro_batches * size)
+        work += ceil(density * taken)
+        capacity -= taken
+    return work
 
 
 def best_bound(problem: PipelineProblem) -> tuple[Fraction, str]:

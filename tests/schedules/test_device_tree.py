@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from random_pipelines import random_blocks, random_tree_pipeline
 
 import placeopt as po
 from placeopt.schedules import schedule_result
@@ -13,43 +13,27 @@ from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.validate import pipeline_violations
 
 
-def random_tree_pipeline(seed: int) -> PipelineProblem:
-    """Return one or two chains that walk over a random tree of devices and back, some with split backward blocks."""
-    rng = np.random.default_rng(seed)
-    num_devices = int(rng.integers(1, 5))
-    above = [0, *(int(rng.integers(0, d)) for d in range(1, num_devices))]
-    blocks: list[Block] = []
-    for chain in range(int(rng.integers(1, 3))):
-        walk = [int(rng.integers(0, num_devices))]
-        for _ in range(int(rng.integers(1, 4))):
-            near = [d for d in range(num_devices) if d != walk[-1] and (above[d] == walk[-1] or above[walk[-1]] == d)]
-            new = [d for d in near if d not in walk]
-            if new:
-                walk.append(new[int(rng.integers(0, len(new)))])
-        last: str | None = None
-
-        def add(name: str, kind: str, device: int, memory: int, after: str | None) -> str:
-            lag = int(rng.integers(0, 3)) if rng.random() < 0.3 else 0
-            span, before = int(rng.integers(1, 4)), ((after, lag),) if after else ()
-            blocks.append(Block(name, kind, (device,), span, (memory,), before))
-            return name
-
-        split = rng.random() < 0.3
-        for d in walk:
-            last = add(f"F{chain}.{d}", "F", d, 2 if split else 1, last)
-        for d in walk[::-1]:
-            last = add(f"B{chain}.{d}", "I" if split else "B", d, -1, last)
-            if split:
-                add(f"W{chain}.{d}", "W", d, -1, last)
-    capacity = [int(rng.integers(2, 5)) for _ in range(num_devices)]
-    names = [f"device{d}" for d in range(num_devices)]
-    return PipelineProblem.from_blocks(f"random{seed}", blocks, names, capacity=capacity)
-
-
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=pytest.mark.interpreted) if s < 6 else s for s in range(60)])
 def test_agrees_with_the_constraint_model_on_every_period(seed: int):
     """Feasible and infeasible periods are the same for both, and every pattern is a valid schedule."""
-    problem = random_tree_pipeline(seed)
+    compare(random_tree_pipeline(seed))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_agrees_where_parts_fork_and_join(seed: int):
+    """The same for graphs with joins, forks and several sources, as far as memory bounds their patterns."""
+    problem = random_blocks(seed)
+    if DeviceTree(problem).applies:
+        compare(problem)
+
+
+def test_enough_of_the_forks_and_joins_are_compared():
+    """The test before is not empty."""
+    assert sum(DeviceTree(random_blocks(seed)).applies for seed in range(30)) >= 8
+
+
+def compare(problem: PipelineProblem) -> None:
+    """Compare the two models on eight periods."""
     tree = DeviceTree(problem)
     assert tree.applies
     answers = []

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from random_pipelines import random_blocks, random_tree_pipeline
 
 import placeopt as po
+from placeopt.errors import InputError
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.validate import pipeline_violations
@@ -106,3 +108,30 @@ def test_time_optimal_is_between_the_bound_and_the_repetend(source: str):
         spans.append(exact.makespan)
     assert spans[0] == po.load_pipeline(source).critical_path
     assert np.all(np.diff(spans) > 0)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_makespan_bounds_hold_under_tight_memory(seed: int):
+    """Residence and the idle ends never pass the exact makespan of a few micro-batches, forwards or in reverse roles."""
+    for make in (random_blocks, random_tree_pipeline):
+        problem = make(seed).replace(micro_batches=3)
+        try:
+            exact = schedule(problem, "time-optimal", num_workers=1, seconds=20)
+        except InputError:
+            continue  # not one micro-batch fits
+        assert makespan_bound(problem, 3) <= exact.makespan
+
+
+@pytest.mark.parametrize(
+    ("source", "n", "least"),
+    [
+        ("shape:V?devices=4&memory=1", 5, 80),  # one micro-batch after another: the residence fills the memory
+        ("shape:V?devices=4&memory=4", 5, 32),  # the last device works from 3 to 23, then 9 ticks remain
+        ("shape:V?devices=4&memory=2", 64, 8 * 64),  # half the memory, twice the time
+    ],
+)  # fmt: skip
+def test_makespan_bound_by_hand(source: str, n: int, least: int):
+    """Worked examples, each reached by a schedule or within a period of it."""
+    problem = po.load_pipeline(source, micro_batches=n)
+    assert makespan_bound(problem, n) == least
+    assert schedule(problem, num_workers=1).makespan <= least + 8

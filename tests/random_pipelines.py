@@ -1,0 +1,56 @@
+"""Random pipeline problems for the tests of schedules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placeopt.schedules.problem import Block, PipelineProblem
+
+
+def random_blocks(seed: int) -> PipelineProblem:
+    """Return blocks with joins, forks, several sources, lags and tight memory on two or three devices."""
+    rng = np.random.default_rng(seed)
+    devices, forward = int(rng.integers(2, 4)), int(rng.integers(2, 5))
+    blocks: list[Block] = []
+    for i in range(forward):
+        after = tuple((f"F{j}", int(rng.integers(0, 3))) for j in range(i) if rng.random() < 0.5)
+        blocks.append(Block(f"F{i}", "F", (int(rng.integers(devices)),), int(rng.integers(1, 4)), (1,), after))
+    for i in rng.permutation(forward).tolist():
+        earlier = [b.name for b in blocks if b.kind == "B" and rng.random() < 0.4]
+        after = tuple((name, int(rng.integers(0, 3))) for name in (f"F{i}", *earlier))
+        blocks.append(Block(f"B{i}", "B", blocks[i].devices, int(rng.integers(1, 5)), (-1,), after))
+    names = [f"d{i}" for i in range(devices)]
+    return PipelineProblem.from_blocks(f"random{seed}", blocks, names, capacity=int(rng.integers(1, forward + 1)))
+
+
+def random_tree_pipeline(seed: int) -> PipelineProblem:
+    """Return one or two chains that walk over a random tree of devices and back, some with split backward blocks."""
+    rng = np.random.default_rng(seed)
+    num_devices = int(rng.integers(1, 5))
+    above = [0, *(int(rng.integers(0, d)) for d in range(1, num_devices))]
+    blocks: list[Block] = []
+    for chain in range(int(rng.integers(1, 3))):
+        walk = [int(rng.integers(0, num_devices))]
+        for _ in range(int(rng.integers(1, 4))):
+            near = [d for d in range(num_devices) if d != walk[-1] and (above[d] == walk[-1] or above[walk[-1]] == d)]
+            new = [d for d in near if d not in walk]
+            if new:
+                walk.append(new[int(rng.integers(0, len(new)))])
+        last: str | None = None
+
+        def add(name: str, kind: str, device: int, memory: int, after: str | None) -> str:
+            lag = int(rng.integers(0, 3)) if rng.random() < 0.3 else 0
+            span, before = int(rng.integers(1, 4)), ((after, lag),) if after else ()
+            blocks.append(Block(name, kind, (device,), span, (memory,), before))
+            return name
+
+        split = rng.random() < 0.3
+        for d in walk:
+            last = add(f"F{chain}.{d}", "F", d, 2 if split else 1, last)
+        for d in walk[::-1]:
+            last = add(f"B{chain}.{d}", "I" if split else "B", d, -1, last)
+            if split:
+                add(f"W{chain}.{d}", "W", d, -1, last)
+    capacity = [int(rng.integers(2, 5)) for _ in range(num_devices)]
+    names = [f"device{d}" for d in range(num_devices)]
+    return PipelineProblem.from_blocks(f"random{seed}", blocks, names, capacity=capacity)
