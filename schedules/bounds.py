@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -85,10 +86,10 @@ def period_bounds(problem: PipelineProblem) -> dict[str, Fraction]:
 def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     """Return a bound on the makespan of n micro-batches in ticks.
 
-    Every device works n times its work. Before its first block runs, the shortest way to one of its blocks passes, and
-    after its last one the shortest way to the end of a micro-batch. Where memory is limited, more time is lost
-    (`_idle_at_the_ends`), and the unit-ticks that n micro-batches occupy must fit between the first start of a block
-    that allocates and the last end of one that frees.
+    On every device, n instances of any set of its blocks take n times their spans, after the shortest way to one of them
+    and before the shortest way from one of them to the end of a micro-batch. Where memory is limited, more time is
+    lost before and after all of them (`_idle_at_the_ends`), and the unit-ticks that n micro-batches occupy must fit
+    between the first start of a block that allocates and the last end of one that frees.
     """
     tail = np.zeros(problem.num_blocks, dtype=np.int64)
     for v in problem.topological_order[::-1].tolist():
@@ -99,6 +100,12 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
         here = list(blocks)
         if here:
             best = max(best, micro_batches * int(problem.work[d]) + _idle_at_the_ends(problem, d, micro_batches, tail))
+            head, end = problem.heads[here], tail[here]
+            # Of the sets with the same earliest head and least tail the largest counts.
+            for h, t in itertools.product(np.unique(head).tolist(), np.unique(end).tolist()):
+                inside = problem.span[here][(head >= h) & (end >= t)]
+                if inside.size:
+                    best = max(best, h + micro_batches * int(inside.sum()) + t)
     for d, occupied in _occupied(problem).items():
         delta = problem.memory[:, d]
         ends = int(problem.heads[delta > 0].min()) + int(tail[delta < 0].min())
