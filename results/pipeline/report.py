@@ -19,7 +19,7 @@ SHAPES = ("V", "X", "K", "M", "NN")
 def write_report(folder: Path) -> None:
     """Write report.md and the pictures from whatever CSV files are there."""
     parts = ["# Pipeline schedules: measured tables", "", "Written by `study.py report`; see README.md for what it means.", ""]
-    periods = [row for devices in (4, 6, 8) for row in read(folder / f"periods{devices}.csv")]
+    periods = [row for devices in (4, 6, 8, 16, 32) for row in read(folder / f"periods{devices}.csv")]
     if periods:
         parts += period_tables(periods)
     solvers = read(folder / "solvers.csv")
@@ -62,13 +62,14 @@ def period_tables(rows: list[dict[str, str]]) -> list[str]:
     lines = ["## Minimum period, one micro-batch per repetend, training", "",
              "In ticks; every number is proved minimal unless a range [bound, found] is given; `-`: no micro-batch fits. "
              "In brackets: CPU seconds of search and proof.", ""]  # fmt: skip
-    for devices in ("4", "6", "8"):
+    for devices in ("4", "6", "8", "16", "32"):
         mine = [row for row in rows if row["devices"] == devices]
         capacities = sorted({int(row["capacity"]) for row in mine})
         cells = {(row["shape"], int(row["capacity"])): row for row in mine}
-        body = [[capacity, *(cell(cells[name, capacity]) for name in SHAPES)] for capacity in capacities]
+        shapes = [name for name in SHAPES if any(row["shape"] == name for row in mine)]
+        body = [[capacity, *(cell(cells[name, capacity]) for name in shapes)] for capacity in capacities]
         if body:
-            lines += table([f"D = {devices}, capacity", *SHAPES], body)
+            lines += table([f"D = {devices}, capacity", *shapes], body)
     more = [row for row in rows if row["any_k"]]
     if more:
         lines += ["## Several micro-batches per repetend (K <= 4), D = 4, where one misses the load bound", ""]

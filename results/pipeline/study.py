@@ -1,7 +1,7 @@
 """Pipeline schedules: minimum periods with proof, Tessel's search beside ours, makespans, and whole models.
 
-    python results/pipeline/study.py            # all parts, about 20 minutes on 2 cores
-    python results/pipeline/study.py periods4   # part: periods4|6|8, solvers, makespans, models|inference4|8|16|32, report
+    python results/pipeline/study.py            # all parts, about 40 minutes on 2 cores
+    python results/pipeline/study.py periods4   # part: periods4|6|8|16|32, solvers, makespans, models|inference4|8|16|32, report
 
 Each part writes a CSV file next to this one; `report` turns them into report.md and the pictures.
 """
@@ -27,8 +27,16 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 WORKERS = 2
 SHAPES = ("V", "X", "K", "M", "NN")
-CAPACITIES = {4: (1, 2, 3, 4, 5, 6), 6: (2, 3, 4, 5, 6, 8), 8: (3, 4, 5, 6, 8, 10, 12)}
-SECONDS = {4: 20.0, 6: 60.0, 8: 60.0}
+CAPACITIES = {
+    4: (1, 2, 3, 4, 5, 6),
+    6: (2, 3, 4, 5, 6, 8),
+    8: (3, 4, 5, 6, 8, 10, 12),
+    16: (4, 6, 8, 12, 16, 24),
+    32: (6, 8, 12, 16, 24, 32),
+}
+SECONDS = {4: 20.0, 6: 60.0, 8: 60.0, 16: 60.0, 32: 60.0}
+CHAINS_ONLY = 32
+"""From so many devices on, only V and X: every block on one device."""
 
 PUBLISHED_CPU = {"V": 0.8, "K": 2.7, "X": 9.4, "M": 59.4, "NN": 179.7}
 """CPU seconds of the published implementation of Tessel, 4 devices."""
@@ -88,7 +96,7 @@ def timed(problem: Any, solver: str, **options: Any) -> tuple[Any, Clock]:
 def periods(devices: int) -> list[dict[str, Any]]:
     """Minimum period of every shape and capacity, K = 1; on 4 devices also K up to 4 where the load bound is missed."""
     rows = []
-    for name in SHAPES:
+    for name in SHAPES if devices < CHAINS_ONLY else ("V", "X"):
         for capacity in CAPACITIES[devices]:
             rows.append(period_row(name, devices, capacity))
             print(rows[-1], flush=True)
@@ -208,6 +216,7 @@ MODELS = {
 }
 GENERATORS = {"GPT": "gpt2", "mT5": "mt5", "Flava": "flava"}
 BATCH = 128
+SCHEDULE_SECONDS = 10.0
 
 
 def source_of(model: str, devices: int) -> str:
@@ -246,7 +255,7 @@ def model_row(model: str, devices: int, method: str, cuts: dict[Any, Any]) -> di
     with Clock() as clock:
         try:
             chosen = choose_pipeline(source_of(model, devices), cluster_of(devices), batch=BATCH, cuts=cuts,
-                                     micro_batches=(1, 4), seconds=3, dp_seconds=1, num_workers=WORKERS,
+                                     micro_batches=(1, 4), seconds=SCHEDULE_SECONDS, dp_seconds=1, num_workers=WORKERS,
                                      **METHODS[method])  # fmt: skip
         except InputError as error:
             chosen, reason = None, str(error)
