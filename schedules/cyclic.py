@@ -38,7 +38,8 @@ import networkx as nx
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.schedules.bounds import ancestors, freed_while_running
+from placeopt.schedules.bounds import freed_while_running
+from placeopt.schedules.memory_limits import ancestors
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class CyclicModel:
         b, memory = self.problem.num_blocks, self.problem.memory
         for device in np.flatnonzero(self.problem.limited).tolist():
             here = [i for i in self._instances_on(device) if memory[i % b, device]]
-            freed = self.size * freed_while_running(self.problem, device)
+            freed = self.size * freed_while_running(memory[:, device], self.problem.span)
             room = self.period * int(self.problem.capacity[device]) - freed
             # Bytes times nanoseconds outgrow 64 bits: round the coefficients of the starts, which are >= 0, down.
             amount = [-int(memory[i % b, device]) for i in here]

@@ -158,7 +158,7 @@ class PipelineProblem:
 
     def _check_memory(self) -> None:
         """Refuse memory that grows without end, is freed too early, or cannot fit one block."""
-        from placeopt.schedules.bounds import freed_too_early
+        from placeopt.schedules.memory_limits import freed_too_early
 
         left = self.memory.sum(axis=0)
         if left.any():

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.errors import InputError
-from placeopt.schedules.bounds import best_bound, makespan_bound, require_feasible_memory
+from placeopt.schedules.bounds import best_bound, makespan_bound
 from placeopt.schedules.completion import complete
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import dispatch, makespan
+from placeopt.schedules.memory_limits import require_feasible_memory
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.schedules.solve import finish_pipeline, warm_up
 from placeopt.solver import OnProgress, Tracker

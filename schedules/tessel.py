@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.errors import InputError
-from placeopt.schedules.bounds import best_bound, load_bound, require_feasible_memory
+from placeopt.schedules.bounds import best_bound, load_bound
 from placeopt.schedules.completion import complete
+from placeopt.schedules.memory_limits import require_feasible_memory
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.schedules.solve import finish_pipeline, warm_up
 from placeopt.solver import OnProgress, Tracker

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.errors import InputError
-from placeopt.schedules.bounds import best_bound, makespan_bound, require_feasible_memory
+from placeopt.schedules.bounds import best_bound, makespan_bound
 from placeopt.schedules.completion import justify
 from placeopt.schedules.evaluate import compact, dispatch, makespan
+from placeopt.schedules.memory_limits import require_feasible_memory
 from placeopt.schedules.repetend import greedy_pattern
 from placeopt.schedules.solution import PipelineSchedule, relaunch_period
 from placeopt.schedules.solve import finish_pipeline, warm_up

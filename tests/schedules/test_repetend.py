@@ -141,6 +141,24 @@ def test_repetend_agrees_with_tessels_enumeration(problem: PipelineProblem):
     assert ours.period >= best_bound(problem)[0]
 
 
+@settings(max_examples=60, deadline=None)
+@given(pipelines(), st.integers(1, 4))
+def test_bounds_hold_with_blocks_on_all_devices(problem: PipelineProblem, n: int):
+    """No bound passes the exact makespan of n micro-batches, nor the least period of one or two per repetend."""
+    exact = schedule(problem.replace(micro_batches=n), "time-optimal", num_workers=1, seconds=10)
+    assert makespan_bound(problem, n) <= exact.makespan
+    for size in (1, 2):
+        assert best_bound(problem)[0] <= schedule(problem, num_workers=1, size=size, seconds=5, latency_seconds=0).period
+
+
+@pytest.mark.parametrize(("name", "per", "fill"), [("V", 4, 12), ("K", 6, 4), ("M", 6, 12), ("NN", 8, 12)])
+def test_makespans_of_n_micro_batches_are_proved(name: str, per: int, fill: int):
+    """The completed repetend takes n periods and the way through the pipeline, and the bound says that nothing is shorter."""
+    for n in (8, 32, 128):
+        found = schedule(po.load_pipeline(f"shape:{name}?devices=4", micro_batches=n), num_workers=1)
+        assert found.makespan == found.makespan_bound == per * n + fill
+
+
 @settings(max_examples=15, deadline=None)
 @given(pipelines(), st.integers(2, 5))
 def test_scaling_all_times_scales_the_period(problem: PipelineProblem, factor: int):
