@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 FIRST_ROUND_SECONDS = 2.0
 """Most seconds for one period before others are tried; later rounds have 4 times as long each."""
 
+FIRST_ROUND_SHARE = 1 / 6
+"""Most of the time left for one period in the first round."""
+
 
 @dataclass(frozen=True)
 class RepetendSolver:
@@ -184,12 +187,13 @@ class PeriodSearch:
         early, and the rest of the time goes into the proof.
         """
         self._offer(greedy_pattern(self.problem, self.size))
-        seconds, wanted = FIRST_ROUND_SECONDS, self.low
+        first = min(FIRST_ROUND_SECONDS, FIRST_ROUND_SHARE * self.tracker.seconds_left)
+        seconds, wanted = first, self.low
         while not self._done():
             floor = self.low
             while not self._done():
                 # Deciding the period just below the pattern's ends the search, or shortens the pattern.
-                last = self.pattern is not None and wanted == self.pattern.period - 1 and seconds > FIRST_ROUND_SECONDS
+                last = self.pattern is not None and wanted == self.pattern.period - 1 and seconds > first
                 decided = self._try(wanted, seconds, last=last)
                 floor = self.low if decided else max(floor, wanted + 1)
                 if self.pattern is not None and floor >= self.pattern.period:

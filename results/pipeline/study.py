@@ -121,7 +121,7 @@ def period_row(name: str, devices: int, capacity: int) -> dict[str, Any]:
     if devices == 4 and found.period > problem.work.max():
         best = found
         for size in (2, 3, 4):
-            more = schedule(problem, size=size, seconds=1.5, num_workers=WORKERS, latency_seconds=0)
+            more = schedule(problem, size=size, seconds=5, num_workers=WORKERS, latency_seconds=0)
             best = min(best, more, key=lambda x: x.period)
         row |= {"any_k": f"{float(best.period):.4g}", "any_k_bound": f"{float(best_bound(problem)[0]):.4g}",
                 "any_k_size": best.repetend.size}  # fmt: skip
