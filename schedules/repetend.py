@@ -49,6 +49,8 @@ class RepetendSolver:
     size : micro-batches per repetend (K); more than 1 helps under tight memory. 0 tries 1, 2, 3, ... up to
         `max_size` while the best is above the bound for all K.
     latency_seconds : most seconds spent on the latency of the pattern.
+    period : ticks of the whole pattern, to ask for the least latency at this rate instead of the least period (which
+        leaves all the time for the latency); 0 for the least period.
     patterns : how many other patterns are completed too, to keep the one that ends first.
     """
 
@@ -59,12 +61,16 @@ class RepetendSolver:
     num_workers: int = 2
     latency_seconds: float = 2.0
     patterns: int = 1
+    period: int = 0
 
     def __post_init__(self) -> None:
-        limits = (("size", 0), ("max_size", 1), ("num_workers", 1), ("latency_seconds", 0), ("patterns", 0))
+        limits = (("size", 0), ("max_size", 1), ("num_workers", 1), ("latency_seconds", 0), ("patterns", 0),
+                  ("period", 0))  # fmt: skip
         for key, low in limits:
             if getattr(self, key) < low:
                 raise InputError(f"repetend option {key}: expected at least {low}, received {getattr(self, key)}")
+        if self.period and not self.size:
+            raise InputError("repetend option period: expected a size of at least 1 beside it, received size 0")
 
     def solve(
         self,
@@ -79,6 +85,8 @@ class RepetendSolver:
         warm_up()
         tracker: Tracker[Repetend] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
         require_feasible_memory(problem)
+        if self.period:
+            return self._solve_at_period(problem, tracker, seed)
         best: PeriodSearch | None = None
         with tracker:
             overall = best_bound(problem)[0]
@@ -111,6 +119,42 @@ class RepetendSolver:
             candidates=tracker.evaluations,
         )
         return finish_pipeline(tracker, schedule)
+
+    def _solve_at_period(
+        self, problem: PipelineProblem, tracker: Tracker[Repetend], seed: int
+    ) -> Result[PipelineSchedule]:
+        """Find the pattern of least latency among those of the wanted period."""
+        from placeopt.schedules.cyclic import CyclicModel
+
+        bound, method = best_bound(problem)
+        wanted = f"repetend of {self.size} micro-batch{'es' if self.size > 1 else ''} every {self.period} ticks"
+        with tracker:
+            status, pattern = "infeasible", None
+            if self.period >= bound * self.size:
+                model = CyclicModel(problem, self.period, self.size)
+                model.minimize_latency(alone=True)
+                status, pattern = model.solve(
+                    tracker.seconds_left, num_workers=self.num_workers, seed=seed, first_only=False
+                )
+            tracker.count()
+        if pattern is None:
+            words = "is proved impossible" if status == "infeasible" else "was not found in time; allow more seconds"
+            return finish_pipeline(tracker, None, message=f"a {wanted} {words}", status=status)
+        schedule = PipelineSchedule(
+            problem=problem,
+            start=complete(problem, pattern, problem.micro_batches),
+            solver=self.name,
+            period=pattern.per_micro_batch,
+            period_bound=min(bound, pattern.per_micro_batch),
+            period_status="optimal" if pattern.per_micro_batch <= bound else "feasible",
+            bound_method=method,
+            repetend=pattern,
+            runtime=tracker.elapsed,
+            candidates=tracker.evaluations,
+        )
+        ticks = pattern.latency(problem.span)
+        proof = ", proved least" if status == "optimal" else ""
+        return finish_pipeline(tracker, schedule, message=f"latency {ticks} ticks at a {wanted}{proof}")
 
     def _shortest_completion(
         self, problem: PipelineProblem, pattern: Repetend, tracker: Tracker[Repetend], seed: int

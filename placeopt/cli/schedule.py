@@ -311,12 +311,16 @@ def _print(
             table.add_row(name, "-", "-", f"{result.status}: {result.message}", "-", "-", "-", "-", "-")
             continue
         wall = found.bubble_wall
+        proof = "proved" if found.makespan <= found.makespan_bound else f">= {found.makespan_bound}"
         table.add_row(
             name, f"{float(found.period):g}", f"{float(found.period_bound):g}", found.period_status,
-            f"{found.makespan}", f"{found.bubble_period:.1%}", f"{sum(wall) / len(wall):.1%}",
+            f"{found.makespan} ({proof})", f"{found.bubble_period:.1%}", f"{sum(wall) / len(wall):.1%}",
             " ".join(str(peak) for peak in found.peak_memory), f"{result.runtime:.2f} s",
         )  # fmt: skip
     console.print(table)
+    for result in results:
+        if result.solution is not None and result.message:
+            console.print(f"{result.solver}: {result.message}", markup=False)
     _print_files(console, objects)
 
 

@@ -155,22 +155,30 @@ def model_tables(rows: list[dict[str, str]]) -> list[str]:
 
 
 def inference_table(rows: list[dict[str, str]]) -> list[str]:
-    """Latency at full throughput."""
-    lines = ["## Inference (simulated): throughput and latency of one request in a full pipeline", ""]
+    """Latency alone, at a rate that both can serve, and at full throughput."""
+    lines = ["## Inference (simulated): latency of one request, and what it saves against the plain pipeline V", "",
+             "Alone: nothing else runs. At the common rate: the fastest at which both can serve. Full: at the shape's own best "
+             "throughput.", ""]  # fmt: skip
     body = []
     for model, devices in dict.fromkeys((r["model"], r["devices"]) for r in rows):
         mine = {r["shape"]: r for r in rows if (r["model"], r["devices"]) == (model, devices)}
-        plain = mine.get("V")
+        plain = mine["V"]
         for name, row in mine.items():
-            saved = f"{1 - float(row['latency_ms']) / float(plain['latency_ms']):+.0%}" if plain and name != "V" else ""
-            gained = f"{float(row['throughput']) / float(plain['throughput']) - 1:+.0%}" if plain and name != "V" else ""
-            alone = ""
-            if plain and name != "V":
-                alone = f"{1 - float(row['least_latency_ms']) / float(plain['least_latency_ms']):+.0%}"
-            body.append([model, devices, name, row["throughput"], gained, row["latency_ms"], saved,
-                         row["least_latency_ms"], alone])  # fmt: skip
-    return lines + table(["model", "devices", "shape", "samples/s", "against V", "latency ms in a full pipeline", "saved",
-                          "latency ms of one request alone", "saved"], body)  # fmt: skip
+            cells = [model, devices, name, row["throughput"]]
+            if name == "V":
+                body.append([*cells, row["least_latency_ms"], "", "", "", "", row["latency_ms"], ""])
+                continue
+            at = row["latency_at_common_ms"]
+            body.append([*cells, row["least_latency_ms"], saved(row["least_latency_ms"], plain["least_latency_ms"]),
+                         row["common_rate"], at or "none in time", saved(at, row["latency_of_v_ms"]),
+                         row["latency_ms"], saved(row["latency_ms"], plain["latency_ms"])])  # fmt: skip
+    return lines + table(["model", "devices", "shape", "samples/s", "alone, ms", "saved", "common rate, samples/s", "there, ms",
+                          "saved", "full, ms", "saved"], body)  # fmt: skip
+
+
+def saved(ours: str, plain: str) -> str:
+    """Return the share of a latency that is saved."""
+    return f"{1 - float(ours) / float(plain):+.0%}" if ours and plain else ""
 
 
 def solver_picture(rows: list[dict[str, str]], path: Path) -> None:

@@ -278,29 +278,47 @@ def model_row(model: str, devices: int, method: str, cuts: dict[Any, Any]) -> di
 
 
 def inference(devices: int) -> list[dict[str, Any]]:
-    """Latency of one request in a stream at full throughput, per shape, all with one sample per micro-batch."""
+    """Latency of one request in a stream, per shape, with one sample per micro-batch.
+
+    At full throughput, alone, and at the fastest rate that both this shape and V can serve.
+    """
     rows = []
     for model in MODELS:
+        plain = None
         for shape in ("V", "M", "K"):
             row: dict[str, Any] = {"model": model, "devices": devices, "shape": shape}
             try:
                 chosen = choose_pipeline(
                     source_of(model, devices), cluster_of(devices), batch=64, mode="infer", micro_batches=(1,),
-                    shapes=(shape,), stages=(devices,), solvers=("repetend",), seconds=5, dp_seconds=1, num_workers=WORKERS,
+                    shapes=(shape,), stages=(devices,), solvers=("repetend",), seconds=10, dp_seconds=1, num_workers=WORKERS,
                 )  # fmt: skip
             except InputError as error:
                 print(row, error, flush=True)
                 continue
             best = chosen.best
+            plain = plain or best
             tick = best.problem.tick_seconds
+            both = max(float(x.schedule.period) * x.problem.tick_seconds for x in (plain, best))
             rows.append(row | {
                 "throughput": f"{1 / (float(best.schedule.period) * tick):.5g}",
                 "latency_ms": f"{1e3 * best.schedule.repetend.latency(best.problem.span) * tick:.5g}",
                 "least_latency_ms": f"{1e3 * best.problem.critical_path * tick:.5g}",
                 "period_status": best.schedule.period_status,
+                "common_rate": f"{1 / both:.5g}",
+                "latency_at_common_ms": latency_at(best, both), "latency_of_v_ms": latency_at(plain, both),
             })  # fmt: skip
             print(rows[-1], flush=True)
     return rows
+
+
+def latency_at(choice: Any, period: float) -> str:
+    """Return the least latency in milliseconds of a pipeline that takes one micro-batch every `period` seconds."""
+    problem = choice.problem
+    ticks = int(-(-period // problem.tick_seconds))
+    result = schedule_result(problem, "repetend", period=ticks, seconds=15, num_workers=WORKERS)
+    if result.solution is None:
+        return ""
+    return f"{1e3 * result.solution.repetend.latency(problem.span) * problem.tick_seconds:.5g}"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -157,6 +158,35 @@ def test_makespans_of_n_micro_batches_are_proved(name: str, per: int, fill: int)
     for n in (8, 32, 128):
         found = schedule(po.load_pipeline(f"shape:{name}?devices=4", micro_batches=n), num_workers=1)
         assert found.makespan == found.makespan_bound == per * n + fill
+
+
+@pytest.mark.parametrize("period", [4, 5, 6, 7, 9])
+def test_least_latency_at_a_period(period: int):
+    """The option `period` finds the least latency at that rate: here against all starts of V on two devices."""
+    problem = po.load_pipeline("shape:V?devices=2&memory=2")
+    result = schedule_result(problem, period=period, num_workers=1)
+    assert "proved least" in result.message
+    assert result.solution.period == period
+    assert pipeline_violations(problem, result.solution.repetend.unroll(9)) == []
+
+    def free(a: int, b: int) -> bool:
+        """Whether a block of 1 tick at a and one of 3 at b never run at once on a device."""
+        return not {a % period} & {(b + t) % period for t in range(3)}
+
+    ends = [b0 + 3 for f1, b1, b0 in itertools.product(range(1, 12), range(2, 20), range(5, 24))
+            if f1 >= 1 and b1 >= f1 + 1 and b0 >= b1 + 3 and free(0, b0) and free(f1, b1)
+            and b0 // period + 1 <= 2 and (b1 - f1) // period + 1 <= 2]  # fmt: skip
+    assert result.solution.repetend.latency(problem.span) == min(ends)
+
+
+def test_period_below_the_least_is_proved_impossible():
+    """A rate that no pattern reaches gives no schedule, and says why."""
+    problem = po.load_pipeline("shape:V?devices=4&memory=3")
+    result = schedule_result(problem, period=7, num_workers=1)
+    assert (result.status, result.solution) == ("infeasible", None)
+    assert "every 7 ticks is proved impossible" in result.message
+    with pytest.raises(InputError, match="size"):
+        schedule(problem, period=7, size=0)
 
 
 @settings(max_examples=15, deadline=None)
