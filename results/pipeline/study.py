@@ -255,7 +255,7 @@ def model_row(model: str, devices: int, method: str, cuts: dict[Any, Any]) -> di
     with Clock() as clock:
         try:
             chosen = choose_pipeline(source_of(model, devices), cluster_of(devices), batch=BATCH, cuts=cuts,
-                                     micro_batches=(1, 4), seconds=SCHEDULE_SECONDS, dp_seconds=1, num_workers=WORKERS,
+                                     micro_batches=(1, 4), seconds=SCHEDULE_SECONDS, dp_seconds=5, num_workers=WORKERS,
                                      **METHODS[method])  # fmt: skip
         except InputError as error:
             chosen, reason = None, str(error)
@@ -290,7 +290,7 @@ def inference(devices: int) -> list[dict[str, Any]]:
             try:
                 chosen = choose_pipeline(
                     source_of(model, devices), cluster_of(devices), batch=64, mode="infer", micro_batches=(1,),
-                    shapes=(shape,), stages=(devices,), solvers=("repetend",), seconds=10, dp_seconds=1, num_workers=WORKERS,
+                    shapes=(shape,), stages=(devices,), solvers=("repetend",), seconds=10, dp_seconds=5, num_workers=WORKERS,
                 )  # fmt: skip
             except InputError as error:
                 print(row, error, flush=True)

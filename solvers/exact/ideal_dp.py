@@ -14,7 +14,7 @@ from placeopt.period_model import contract
 from placeopt.solution import Placement
 from placeopt.solver import Tracker, require_objective
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.ideals import ideal_lattice
+from placeopt.solvers.exact.ideals import Lattice, ideal_lattice
 from placeopt.solvers.exact.linear_dp import offer_initial, search_orders
 from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from placeopt.problem import PlacementProblem
     from placeopt.solution import Budget, Result
     from placeopt.solver import OnProgress
-
 
 @dataclass(frozen=True)
 class IdealDp:
@@ -72,9 +71,9 @@ class IdealDp:
 
     def _prove(self, tracker: Tracker[Placement], model: PeriodModel) -> tuple[str | None, str]:
         """Run the program over all ideals; return the status and message of the Result."""
-        lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=self.max_ideals)
+        lattice, enough = self._ideals(tracker, model)
         if lattice is None:
-            return None, f"more than {self.max_ideals} ideals: kept the best of {self.orders} linear orders"
+            return None, f"more than {enough} ideals: kept the best of {self.orders} linear orders"
         outcome = best_chain(IdealProgram(model, lattice), tracker.value, tracker.stop)
         tracker.count()
         if outcome.value is not None:
@@ -86,3 +85,16 @@ class IdealDp:
         tracker.raise_bound(min(outcome.lower_bound, tracker.value or outcome.lower_bound), self.name)
         tracker.stop()
         return None, ""
+
+    def _ideals(self, tracker: Tracker[Placement], model: PeriodModel) -> tuple[Lattice | None, int]:
+        """Enumerate the ideals, or return how many there are more than.
+
+        In tries that grow eightfold, as long as the next one seems to fit into the time left; the first two cost a seventh
+        of the last.
+        """
+        for limit in (max(1, self.max_ideals // 64), max(1, self.max_ideals // 8), self.max_ideals):
+            before = tracker.elapsed
+            lattice = ideal_lattice(model.num_nodes, model.order_from, model.order_to, limit=limit)
+            if lattice is not None or tracker.stop() or 8 * (tracker.elapsed - before) > tracker.seconds_left:
+                break
+        return lattice, limit
