@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 FIRST_ROUND_SECONDS = 2.0
 """Most seconds for one period before others are tried; later rounds have 4 times as long each."""
 
+FIRST_SIZE_SHARE = 1 / 4
+"""Share of the time for one micro-batch per pattern where more are asked for."""
+
 FIRST_ROUND_SHARE = 1 / 6
 """Most of the time left for one period in the first round."""
 
@@ -87,17 +90,8 @@ class RepetendSolver:
         require_feasible_memory(problem)
         if self.period:
             return self._solve_at_period(problem, tracker, seed)
-        best: PeriodSearch | None = None
         with tracker:
-            overall = best_bound(problem)[0]
-            for size in range(1, self.max_size + 1) if self.size == 0 else (self.size,):
-                if best is not None and (best.value is None or best.value <= overall or tracker.seconds_left == 0):
-                    break
-                search = PeriodSearch(problem, size, self.num_workers, seed, tracker)
-                search.run()
-                if best is None or (search.value is not None and search.value < (best.value or search.value + 1)):
-                    best = search
-        assert best is not None
+            best = self._search_sizes(problem, tracker, seed)
         pattern = best.pattern
         if pattern is None:
             return finish_pipeline(tracker, None, message="no repeating pattern found in time; allow more seconds")
@@ -119,6 +113,24 @@ class RepetendSolver:
             candidates=tracker.evaluations,
         )
         return finish_pipeline(tracker, schedule)
+
+    def _search_sizes(self, problem: PipelineProblem, tracker: Tracker[Repetend], seed: int) -> PeriodSearch:
+        """Search the wanted size after one micro-batch per pattern, or size after size, and share the time among them."""
+        overall = best_bound(problem)[0]
+        sizes = list(range(1, self.max_size + 1)) if self.size == 0 else sorted({1, self.size})
+        best: PeriodSearch | None = None
+        for at, size in enumerate(sizes):
+            share = 1 / (len(sizes) - at) if self.size == 0 else (1 if size == self.size else FIRST_SIZE_SHARE)
+            search = PeriodSearch(problem, size, self.num_workers, seed, tracker, share)
+            search.run(best.pattern if best is not None else None)
+            better = best is None or (search.value is not None and (best.value is None or search.value < best.value))
+            if better or size == self.size:
+                best = search
+            assert best is not None
+            if self.size == 0 and ((best.value is not None and best.value <= overall) or tracker.seconds_left == 0):
+                break
+        assert best is not None
+        return best
 
     def _solve_at_period(
         self, problem: PipelineProblem, tracker: Tracker[Repetend], seed: int
@@ -209,10 +221,11 @@ class PeriodSearch:
     """
 
     def __init__(
-        self, problem: PipelineProblem, size: int, num_workers: int, seed: int, tracker: Tracker[Repetend]
+        self, problem: PipelineProblem, size: int, num_workers: int, seed: int, tracker: Tracker[Repetend], share: float = 1
     ) -> None:
         self.problem, self.size, self.num_workers, self.seed = problem, size, num_workers, seed
         self.tracker = tracker
+        self._end = tracker.elapsed + share * tracker.seconds_left
         self.tree = DeviceTree(problem, size)
         bound, self.bound_method = best_bound(problem)
         self.low = ceil(bound * size)
@@ -224,14 +237,22 @@ class PeriodSearch:
         """Ticks per micro-batch of the best pattern."""
         return None if self.pattern is None else self.pattern.per_micro_batch
 
-    def run(self) -> None:
+    @property
+    def seconds_left(self) -> float:
+        """Seconds left of this search's share of the time."""
+        return max(0.0, min(self.tracker.seconds_left, self._end - self.tracker.elapsed))
+
+    def run(self, smaller: Repetend | None = None) -> None:
         """Try the lower bound first, then bisect between bound and pattern until they meet or time is up.
 
         A period that takes too long to decide is left for a later round with more time: the pattern gets good
-        early, and the rest of the time goes into the proof.
+        early, and the rest of the time goes into the proof. `smaller` is the best pattern of fewer micro-batches; repeated
+        as often as it takes, it is one of this size if that divides it.
         """
         self._offer(greedy_pattern(self.problem, self.size))
-        first = min(FIRST_ROUND_SECONDS, FIRST_ROUND_SHARE * self.tracker.seconds_left)
+        if smaller is not None and self.size % smaller.size == 0:
+            self._offer(Repetend(smaller.period * (self.size // smaller.size), smaller.unroll(self.size)))
+        first = min(FIRST_ROUND_SECONDS, FIRST_ROUND_SHARE * self.seconds_left)
         seconds, wanted = first, self.low
         while not self._done():
             floor = self.low
@@ -258,7 +279,7 @@ class PeriodSearch:
         return max(floor, self.pattern.period - 1 if gap * 50 < floor else floor + gap // 2)
 
     def _done(self) -> bool:
-        if self.tracker.seconds_left == 0 or self.tracker.evaluations_left == 0:
+        if self.seconds_left == 0 or self.tracker.evaluations_left == 0:
             return True
         return self.pattern is not None and self.pattern.period <= self.low
 
@@ -267,10 +288,10 @@ class PeriodSearch:
         from placeopt.schedules.cyclic import CyclicModel, tighten
 
         self.tracker.count()
-        answer, method = self.tree.decide(period, min(seconds, self.tracker.seconds_left)), "device tree"
+        answer, method = self.tree.decide(period, min(seconds, self.seconds_left)), "device tree"
         self._step = None if answer is None else 2 * (self._step or 1)
         if answer is None:
-            left, method = self.tracker.seconds_left, "cp-sat"
+            left, method = self.seconds_left, "cp-sat"
             model = CyclicModel(self.problem, period, self.size)
             status, found = model.solve(
                 left if last else min(left, seconds), num_workers=self.num_workers, seed=self.seed

@@ -160,6 +160,23 @@ def test_makespans_of_n_micro_batches_are_proved(name: str, per: int, fill: int)
         assert found.makespan == found.makespan_bound == per * n + fill
 
 
+def test_more_micro_batches_per_repetend_are_never_worse(monkeypatch: pytest.MonkeyPatch):
+    """A larger pattern starts as the smaller one repeated: even if nothing is decided it is as good."""
+    problem = po.load_pipeline("shape:NN?devices=4&memory=4")
+    least = schedule(problem, num_workers=1).period
+    real = CyclicModel.solve
+
+    def only_single(model: CyclicModel, seconds: float, **options: object) -> object:
+        """Decide patterns of one micro-batch only."""
+        return real(model, seconds, **options) if model.size == 1 else ("unknown", None)
+
+    monkeypatch.setattr(CyclicModel, "solve", only_single)
+    for size in (2, 3, 0):
+        found = schedule(problem, num_workers=1, size=size, seconds=1)
+        assert found.period == least
+        assert pipeline_violations(problem, found.repetend.unroll(12)) == []
+
+
 @pytest.mark.parametrize("period", [4, 5, 6, 7, 9])
 def test_least_latency_at_a_period(period: int):
     """The option `period` finds the least latency at that rate: here against all starts of V on two devices."""
