@@ -21,6 +21,8 @@ u > 0 the least that any set of blocks closed under predecessors leaves; so it t
 P (floor(capacity / u) + 1) ticks from the first start to the last. Where u = 0, a device is unlimited, or the
 list grows too long (spans in nanoseconds, many micro-batches per pattern), `decide` says that it does not apply.
 
+Of the survivors of a child only those are compared that no other makes needless (`undominated`).
+
 The number of devices enters as a factor only: it proves in milliseconds what a solver of constraints refutes in a
 minute, and is a second formulation besides that (`placeopt.schedules.cyclic`).
 """
@@ -209,12 +211,14 @@ class DeviceTree:
             above = self.parent.get(device)
             if above is None:
                 continue
-            pairs -= len(patterns[above]) * len(patterns[device])
+            links = self._links(above, device)
+            best = undominated(patterns[device], links.array, period)
+            pairs -= len(patterns[above]) * len(best)
             if pairs < 0:
                 return None
-            links = self._links(above, device)
-            which, shift = agree(patterns[above], patterns[device], links.array, links.num_parts, period)
+            which, shift = agree(patterns[above], patterns[device][best], links.array, links.num_parts, period)
             alive = which >= 0
+            which = best[which]
             if not alive.any():
                 return False, None
             patterns[above] = patterns[above][alive]
@@ -279,6 +283,44 @@ def _numbered(start: NDArray[np.int64], part: NDArray[np.int64], period: int) ->
         mine = part == c
         start[mine] -= start[mine].min() // period * period
     return start
+
+
+def undominated(patterns: NDArray[np.int64], links: NDArray[np.int64], period: int) -> NDArray[np.int64]:
+    """Return the rows that agree with whatever any row agrees with.
+
+    Of two patterns whose linked blocks run at the same points of the period, one is no worse if it runs those that the
+    device above waits for no more turns later, and those that wait for the device above no fewer.
+    """
+    waits, waited_for = np.zeros((2, patterns.shape[1]), dtype=np.bool_)
+    waits[links[links[:, 3] == 0, 2]] = True
+    waited_for[links[links[:, 3] == 1, 2]] = True
+    both = waits & waited_for
+    turn, point = np.divmod(patterns, period)
+    same = np.concatenate([point[:, waits | waited_for], turn[:, both]], axis=1)
+    cost = np.concatenate([turn[:, waited_for & ~both], -turn[:, waits & ~both]], axis=1)
+    order = np.lexsort([*cost.T[::-1], *same.T[::-1]])
+    starts = np.flatnonzero(np.append(True, (same[order][1:] != same[order][:-1]).any(axis=1)))
+    kept = _undominated_of_groups(np.ascontiguousarray(cost[order]), np.append(starts, len(order)))
+    return np.sort(order[kept])
+
+
+@njit(cache=True)
+def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows of least cost in some sense of each group; rows of a group ascend, so what dominates a row comes before it."""
+    kept = np.empty(len(cost), dtype=np.int64)
+    count = 0
+    for g in range(len(group) - 1):
+        first = count
+        for i in range(group[g], group[g + 1]):
+            beaten = False
+            for at in range(first, count):
+                if (cost[kept[at]] <= cost[i]).all():
+                    beaten = True
+                    break
+            if not beaten:
+                kept[count] = i
+                count += 1
+    return kept[:count]
 
 
 @njit(cache=True)
