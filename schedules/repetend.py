@@ -284,12 +284,19 @@ class PeriodSearch:
         return self.pattern is not None and self.pattern.period <= self.low
 
     def _try(self, period: int, seconds: float, *, last: bool) -> bool:
-        """Decide one period in about `seconds` (all that are left for the last one); return whether it was decided."""
+        """Decide one period, or a shorter one, in about `seconds` (all that are left for the last one).
+
+        Return whether one was decided.
+        """
         from placeopt.schedules.cyclic import CyclicModel, tighten
 
         self.tracker.count()
-        answer, method = self.tree.decide(period, min(seconds, self.seconds_left)), "device tree"
-        self._step = None if answer is None else 2 * (self._step or 1)
+        wanted, answer = period, self.tree.decide(period, min(seconds, self.seconds_left))
+        while answer is None and self._step is not None and wanted > self.low:
+            wanted = (self.low + wanted) // 2  # nearer to the bound there are fewer local patterns
+            answer = self.tree.decide(wanted, min(seconds, self.seconds_left))
+        self._step, method = None if answer is None else 2 * (self._step or 1), "device tree"
+        period = period if answer is None else wanted
         if answer is None:
             left, method = self.seconds_left, "cp-sat"
             model = CyclicModel(self.problem, period, self.size)
