@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 PATTERNS_PER_SECOND, PAIRS_PER_SECOND = 500_000, 100_000_000
 """Local patterns of all devices that are listed, and pairs of them that are compared, for each second allowed."""
 
-MAX_PATTERNS = 10_000_000
+MAX_PATTERNS = 4_000_000
 """Most local patterns ever listed."""
 
 MAX_BLOCKS = 10
