@@ -100,19 +100,25 @@ class RepetendSolver:
         else:
             start = complete(problem, pattern, problem.micro_batches)
         bound = Fraction(best.low, pattern.size)
-        schedule = PipelineSchedule(
-            problem=problem,
+        return finish_pipeline(tracker, self._schedule(tracker, pattern, start, bound, best.bound_method))
+
+    def _schedule(
+        self, tracker: Tracker[Repetend], pattern: Repetend, start: NDArray[np.int64], bound: Fraction, method: str
+    ) -> PipelineSchedule:
+        """Return the completed pattern with the bound on its period in ticks per micro-batch."""
+        period = pattern.per_micro_batch
+        return PipelineSchedule(
+            problem=tracker.problem,
             start=start,
             solver=self.name,
-            period=pattern.per_micro_batch,
-            period_bound=min(bound, pattern.per_micro_batch),
-            period_status="optimal" if pattern.period <= best.low else "feasible",
-            bound_method=best.bound_method,
+            period=period,
+            period_bound=min(bound, period),
+            period_status="optimal" if period <= bound else "feasible",
+            bound_method=method,
             repetend=pattern,
             runtime=tracker.elapsed,
             candidates=tracker.evaluations,
         )
-        return finish_pipeline(tracker, schedule)
 
     def _search_sizes(self, problem: PipelineProblem, tracker: Tracker[Repetend], seed: int) -> PeriodSearch:
         """Search the wanted size after one micro-batch per pattern, or size after size, and share the time among them."""
@@ -152,18 +158,7 @@ class RepetendSolver:
         if pattern is None:
             words = "is proved impossible" if status == "infeasible" else "was not found in time; allow more seconds"
             return finish_pipeline(tracker, None, message=f"a {wanted} {words}", status=status)
-        schedule = PipelineSchedule(
-            problem=problem,
-            start=complete(problem, pattern, problem.micro_batches),
-            solver=self.name,
-            period=pattern.per_micro_batch,
-            period_bound=min(bound, pattern.per_micro_batch),
-            period_status="optimal" if pattern.per_micro_batch <= bound else "feasible",
-            bound_method=method,
-            repetend=pattern,
-            runtime=tracker.elapsed,
-            candidates=tracker.evaluations,
-        )
+        schedule = self._schedule(tracker, pattern, complete(problem, pattern, problem.micro_batches), bound, method)
         ticks = pattern.latency(problem.span)
         proof = ", proved least" if status == "optimal" else ""
         return finish_pipeline(tracker, schedule, message=f"latency {ticks} ticks at a {wanted}{proof}")
@@ -291,25 +286,30 @@ class PeriodSearch:
         from placeopt.schedules.cyclic import CyclicModel, tighten
 
         self.tracker.count()
-        wanted, answer = period, self.tree.decide(period, min(seconds, self.seconds_left))
-        while answer is None and self._step is not None and wanted > self.low:
-            wanted = (self.low + wanted) // 2  # nearer to the bound there are fewer local patterns
-            answer = self.tree.decide(wanted, min(seconds, self.seconds_left))
-        self._step, method = None if answer is None else 2 * (self._step or 1), "device tree"
-        period = period if answer is None else wanted
+        period, answer = self._by_device_tree(period, seconds)
+        method = "cp-sat" if answer is None else "device tree"
         if answer is None:
-            left, method = self.seconds_left, "cp-sat"
             model = CyclicModel(self.problem, period, self.size)
-            status, found = model.solve(
-                left if last else min(left, seconds), num_workers=self.num_workers, seed=self.seed
-            )
-        else:
-            status, found = "feasible" if answer[0] else "infeasible", answer[1]
-        if status == "infeasible":
+            time = self.seconds_left if last else min(self.seconds_left, seconds)
+            status, pattern = model.solve(time, num_workers=self.num_workers, seed=self.seed)
+            if status == "unknown":
+                return False
+            answer = pattern is not None, pattern
+        feasible, found = answer
+        if not feasible:
             self.low, self.bound_method = max(self.low, period + 1), f"{method} infeasible period"
         if found is not None:
             self._offer(tighten(self.problem, found))
-        return status != "unknown"
+        return True
+
+    def _by_device_tree(self, period: int, seconds: float) -> tuple[int, tuple[bool, Repetend | None] | None]:
+        """Return the period that was decided and the answer: while climbing, one nearer to the bound if this is too far."""
+        wanted, answer = period, self.tree.decide(period, min(seconds, self.seconds_left))
+        while answer is None and self._step is not None and wanted > self.low:
+            wanted = (self.low + wanted) // 2
+            answer = self.tree.decide(wanted, min(seconds, self.seconds_left))
+        self._step = None if answer is None else 2 * (self._step or 1)
+        return period if answer is None else wanted, answer
 
     def _offer(self, pattern: Repetend | None) -> None:
         if pattern is not None and (self.pattern is None or pattern.period < self.pattern.period):
