@@ -1,46 +1,37 @@
 """The `repetend` solver: the shortest repeating pattern by modulo scheduling, with a proof.
 
 It answers what Tessel (Lin et al., HPCA 2024) asks, the best repetend, but searches all index assignments
-at once. Each period is decided by a dynamic programme over the devices where these form a tree (see
-`placeopt.schedules.device_tree`), by CP-SAT otherwise (`placeopt.schedules.cyclic`); periods from a lower bound
-upwards and from a feasible pattern downwards; every infeasible period is a proof. Then the latency of the
-pattern is minimised at that period, and the pattern is completed to n micro-batches.
+at once (`placeopt.schedules.period_search`): periods from a lower bound upwards and from a feasible pattern downwards,
+and every infeasible period is a proof. Then the latency of the pattern is minimised at that period, and the
+pattern is completed to n micro-batches.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
 from typing import TYPE_CHECKING, ClassVar
-
-import numpy as np
 
 from placeopt.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound
 from placeopt.schedules.completion import complete
-from placeopt.schedules.device_tree import DeviceTree
-from placeopt.schedules.evaluate import dispatch, makespan
+from placeopt.schedules.evaluate import makespan
 from placeopt.schedules.memory_limits import require_feasible_memory
+from placeopt.schedules.period_search import PeriodSearch
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.schedules.solve import finish_pipeline, warm_up
 from placeopt.solver import OnProgress, Tracker
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solution import Budget, Result
 
 
-FIRST_ROUND_SECONDS = 2.0
-"""Most seconds for one period before others are tried; later rounds have 4 times as long each."""
-
 FIRST_SIZE_SHARE = 1 / 4
 """Share of the time for one micro-batch per pattern where more are asked for."""
-
-FIRST_ROUND_SHARE = 1 / 6
-"""Most of the time left for one period in the first round."""
 
 
 @dataclass(frozen=True)
@@ -204,159 +195,3 @@ class RepetendSolver:
         if found is None or found.latency(problem.span) > pattern.latency(problem.span):
             return pattern
         return found
-
-
-class PeriodSearch:
-    """Finds the least period of patterns of one size.
-
-    Attributes
-    ----------
-    low : proven lower bound on the period of the pattern in ticks.
-    pattern : the best pattern found.
-    """
-
-    def __init__(
-        self, problem: PipelineProblem, size: int, num_workers: int, seed: int, tracker: Tracker[Repetend], share: float = 1
-    ) -> None:
-        self.problem, self.size, self.num_workers, self.seed = problem, size, num_workers, seed
-        self.tracker = tracker
-        self._end = tracker.elapsed + share * tracker.seconds_left
-        self.tree = DeviceTree(problem, size)
-        bound, self.bound_method = best_bound(problem)
-        self.low = ceil(bound * size)
-        self.pattern: Repetend | None = None
-        self._step: int | None = None  # how far to climb from the bound while the device tree decides
-
-    @property
-    def value(self) -> Fraction | None:
-        """Ticks per micro-batch of the best pattern."""
-        return None if self.pattern is None else self.pattern.per_micro_batch
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds left of this search's share of the time."""
-        return max(0.0, min(self.tracker.seconds_left, self._end - self.tracker.elapsed))
-
-    def run(self, smaller: Repetend | None = None) -> None:
-        """Try the lower bound first, then bisect between bound and pattern until they meet or time is up.
-
-        A period that takes too long to decide is left for a later round with more time: the pattern gets good
-        early, and the rest of the time goes into the proof. `smaller` is the best pattern of fewer micro-batches; repeated
-        as often as it takes, it is one of this size if that divides it.
-        """
-        self._offer(greedy_pattern(self.problem, self.size))
-        if smaller is not None and self.size % smaller.size == 0:
-            self._offer(Repetend(smaller.period * (self.size // smaller.size), smaller.unroll(self.size)))
-        first = min(FIRST_ROUND_SECONDS, FIRST_ROUND_SHARE * self.seconds_left)
-        seconds, wanted = first, self.low
-        while not self._done():
-            floor = self.low
-            while not self._done():
-                # Deciding the period just below the pattern's ends the search, or shortens the pattern.
-                last = self.pattern is not None and wanted == self.pattern.period - 1 and seconds > first
-                decided = self._try(wanted, seconds, last=last)
-                floor = self.low if decided else max(floor, wanted + 1)
-                if self.pattern is not None and floor >= self.pattern.period:
-                    break
-                wanted = self._next(floor)
-            seconds, wanted = seconds * 4, self._next(self.low)
-
-    def _next(self, floor: int) -> int:
-        """Return the period to try: half-way, or one less than the pattern's where only the proof is missing.
-
-        The device tree is fast just above the bound, where it climbs in steps that double.
-        """
-        if self.pattern is None:
-            return 2 * floor
-        gap = self.pattern.period - floor
-        if self._step is not None:
-            return floor + min(self._step - 1, gap // 2)
-        return max(floor, self.pattern.period - 1 if gap * 50 < floor else floor + gap // 2)
-
-    def _done(self) -> bool:
-        if self.seconds_left == 0 or self.tracker.evaluations_left == 0:
-            return True
-        return self.pattern is not None and self.pattern.period <= self.low
-
-    def _try(self, period: int, seconds: float, *, last: bool) -> bool:
-        """Decide one period, or a shorter one, in about `seconds` (all that are left for the last one).
-
-        Return whether one was decided.
-        """
-        from placeopt.schedules.cyclic import CyclicModel, tighten
-
-        self.tracker.count()
-        period, answer = self._by_device_tree(period, seconds)
-        method = "cp-sat" if answer is None else "device tree"
-        if answer is None:
-            model = CyclicModel(self.problem, period, self.size)
-            time = self.seconds_left if last else min(self.seconds_left, seconds)
-            status, pattern = model.solve(time, num_workers=self.num_workers, seed=self.seed)
-            if status == "unknown":
-                return False
-            answer = pattern is not None, pattern
-        feasible, found = answer
-        if not feasible:
-            self.low, self.bound_method = max(self.low, period + 1), f"{method} infeasible period"
-        if found is not None:
-            self._offer(tighten(self.problem, found))
-        return True
-
-    def _by_device_tree(self, period: int, seconds: float) -> tuple[int, tuple[bool, Repetend | None] | None]:
-        """Return the period that was decided and the answer: while climbing, one nearer to the bound if this is too far."""
-        wanted, answer = period, self.tree.decide(period, min(seconds, self.seconds_left))
-        while answer is None and self._step is not None and wanted > self.low:
-            wanted = (self.low + wanted) // 2
-            answer = self.tree.decide(wanted, min(seconds, self.seconds_left))
-        self._step = None if answer is None else 2 * (self._step or 1)
-        return period if answer is None else wanted, answer
-
-    def _offer(self, pattern: Repetend | None) -> None:
-        if pattern is not None and (self.pattern is None or pattern.period < self.pattern.period):
-            self.pattern = pattern
-
-
-def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
-    """Return a valid pattern at once: one micro-batch after another, or a greedy schedule of `size` of them.
-
-    A finite schedule repeats as soon as every device is done with it; memory is back to zero by then.
-    """
-    rank = np.arange(size * problem.num_blocks).reshape(size, -1) // problem.num_blocks
-    backward_first = np.array([kind == "F" for kind in problem.kind], dtype=np.int64) * size
-    candidates = [dispatch(problem, rank), dispatch(problem, rank + backward_first[None, :]), _serial(problem, size)]
-    best: Repetend | None = None
-    for start in candidates:
-        if start is None:
-            continue
-        start = np.sort(start, axis=0)
-        reach = max(
-            int((start[:, list(here)] + problem.span[list(here)]).max() - start[:, list(here)].min())
-            for here in problem.on_device
-            if here
-        )
-        if best is None or reach < best.period:
-            best = Repetend(reach, start)
-    return best
-
-
-def _serial(problem: PipelineProblem, size: int) -> NDArray[np.int64] | None:
-    """Return the schedule that runs one block at a time, newest ready block first, where that fits into memory."""
-    after: list[list[int]] = [[] for _ in range(problem.num_blocks)]
-    waiting = np.diff(problem.pred_ptr)
-    for u, v, _ in problem.edges:
-        after[u].append(v)
-    ready = np.flatnonzero(waiting == 0)[::-1].tolist()
-    start, now = np.zeros(problem.num_blocks, dtype=np.int64), 0
-    held = np.zeros(problem.num_devices, dtype=np.int64)
-    while ready:
-        v = ready.pop()
-        held += problem.memory[v]
-        if (held > problem.capacity).any():
-            return None
-        start[v] = max([now, *(int(start[u] + problem.span[u]) + lag for u, lag in problem.predecessors_of(v))])
-        now = int(start[v] + problem.span[v])
-        for successor in after[v]:
-            waiting[successor] -= 1
-            if waiting[successor] == 0:
-                ready.append(successor)
-    return start[None, :] + now * np.arange(size, dtype=np.int64)[:, None]

@@ -18,7 +18,7 @@ from placeopt.schedules.bounds import best_bound, makespan_bound
 from placeopt.schedules.completion import justify
 from placeopt.schedules.evaluate import compact, dispatch, makespan
 from placeopt.schedules.memory_limits import require_feasible_memory
-from placeopt.schedules.repetend import greedy_pattern
+from placeopt.schedules.period_search import greedy_pattern
 from placeopt.schedules.solution import PipelineSchedule, relaunch_period
 from placeopt.schedules.solve import finish_pipeline, warm_up
 from placeopt.solver import OnProgress, Tracker
