@@ -49,10 +49,17 @@ if TYPE_CHECKING:
 
 
 class CyclicModel:
-    """One period P, one pattern size K: variables, one method per constraint family, objective, decode."""
+    """One period P, one pattern size K: variables, one method per constraint family, objective, decode.
 
-    def __init__(self, problem: PipelineProblem, period: int, size: int = 1) -> None:
-        self.problem, self.period, self.size = problem, period, size
+    Attributes
+    ----------
+    for_latency : keep the patterns of least latency, and let `minimize_latency` ask for nothing else. Without it only some
+        pattern of every feasible period is kept: unconnected parts all begin in the first repetition, although one
+        that begins later may share more time with the others.
+    """
+
+    def __init__(self, problem: PipelineProblem, period: int, size: int = 1, *, for_latency: bool = False) -> None:
+        self.problem, self.period, self.size, self.for_latency = problem, period, size, for_latency
         self.model = cp_model.CpModel()
         self.num_instances = problem.num_blocks * size
         self._span = np.tile(problem.span, size).tolist()
@@ -164,7 +171,8 @@ class CyclicModel:
         for b in entries(self.problem):
             before = self.problem.predecessors_of(b)
             if not before:
-                model.add(self.turn[b] == 0)
+                # Whatever part begins first, the others gain nothing by beginning a whole period after it.
+                model.add(self.turn[b] <= self.for_latency)
                 continue
             soon = [model.new_bool_var(f"soon{u}_{b}") for u, _ in before] if len(before) > 1 else []
             for at, (u, lag) in enumerate(before):
@@ -175,10 +183,10 @@ class CyclicModel:
             if soon:
                 model.add_bool_or(soon)
 
-    def minimize_latency(self, *, alone: bool = False) -> None:
+    def minimize_latency(self) -> None:
         """Ask for the least time that a micro-batch spends in the pipeline (the slowest member's).
 
-        Early starts count a little, too, unless the latency counts `alone`: a pattern without slack completes to shorter
+        Early starts count a little, too, unless the model is `for_latency`: a pattern without slack completes to shorter
         schedules, and the search is faster.
         """
         b = self.problem.num_blocks
@@ -190,7 +198,7 @@ class CyclicModel:
             for last, first in itertools.product(sinks, sources):
                 end = self._start(q * b + last) + self._span[last]
                 self.model.add(latency >= end - self._start(q * b + first))
-        if alone:
+        if self.for_latency:
             self.model.minimize(latency)
             return
         # Shortening every start by a tick is worth less than a tick of latency.

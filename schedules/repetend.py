@@ -140,8 +140,8 @@ class RepetendSolver:
         with tracker:
             status, pattern = "infeasible", None
             if self.period >= bound * self.size:
-                model = CyclicModel(problem, self.period, self.size)
-                model.minimize_latency(alone=True)
+                model = CyclicModel(problem, self.period, self.size, for_latency=True)
+                model.minimize_latency()
                 status, pattern = model.solve(
                     tracker.seconds_left, num_workers=self.num_workers, seed=seed, first_only=False
                 )

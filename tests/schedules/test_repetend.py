@@ -196,6 +196,15 @@ def test_least_latency_at_a_period(period: int):
     assert result.solution.repetend.latency(problem.span) == min(ends)
 
 
+def test_least_latency_of_unconnected_parts():
+    """The short part runs while the long one does, which began before it: 11 ticks, not 12."""
+    blocks = [Block("a", "F", (0,), 1), Block("b0", "F", (0,), 1), Block("b1", "F", (1,), 10, (), (("b0", 0),))]
+    problem = PipelineProblem.from_blocks("parts", blocks, ["x", "y"])
+    result = schedule_result(problem, period=11, num_workers=1)
+    assert "latency 11 ticks" in result.message
+    assert result.message.endswith("proved least")
+
+
 def test_period_below_the_least_is_proved_impossible():
     """A rate that no pattern reaches gives no schedule, and says why."""
     problem = po.load_pipeline("shape:V?devices=4&memory=3")
