@@ -30,7 +30,6 @@ minute, and is a second formulation besides that (`placeopt.schedules.cyclic`).
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from math import comb, factorial
 from typing import TYPE_CHECKING
 
@@ -147,6 +146,8 @@ class DeviceTree:
             return None
         starts = self._cyclic_orders(here, idle)
         column = {i: at for at, i in enumerate(here)}
+        turns = self.turns[device]
+        assert turns is not None
         finished: list[int] = []
         for part in self._parts_on(device):
             for done, i in enumerate(part[1:], 1):
@@ -154,8 +155,6 @@ class DeviceTree:
                 at = column[i]
                 starts[:, at] += -(-(soonest - starts[:, at]) // period) * period
                 # Not beyond the turns that memory allows; of those, every one.
-                turns = self.turns[device]
-                assert turns is not None
                 left = (starts[:, column[part[0]]] + turns * period - 1 - starts[:, at]) // period + 1
                 left = np.maximum(left, 0)
                 if left.sum() > limit:
@@ -212,11 +211,11 @@ class DeviceTree:
             if above is None:
                 continue
             links = self._links(above, device)
-            best = undominated(patterns[device], links.array, period)
+            best = undominated(patterns[device], links, period)
             pairs -= len(patterns[above]) * len(best)
             if pairs < 0:
                 return None
-            which, shift = agree(patterns[above], patterns[device][best], links.array, links.num_parts, period)
+            which, shift = agree(patterns[above], patterns[device][best], links, period)
             alive = which >= 0
             which = best[which]
             if not alive.any():
@@ -227,8 +226,8 @@ class DeviceTree:
             partner[device] = (which[alive], shift[alive])
         return True, self._assemble(patterns, partner, period)
 
-    def _links(self, above: int, below: int) -> _Links:
-        """Return the precedences between a device and its child."""
+    def _links(self, above: int, below: int) -> NDArray[np.int64]:
+        """Return the precedences between a device and its child: part, block above, block below, 1 if upwards, ticks."""
         top = {i: at for at, i in enumerate(self.blocks[above])}
         bottom = {i: at for at, i in enumerate(self.blocks[below])}
         parts = {c: at for at, c in enumerate(sorted(set(self.part[list(top)]) & set(self.part[list(bottom)])))}
@@ -236,7 +235,7 @@ class DeviceTree:
                 for u, v, lag in self.edges if u in top and v in bottom]  # fmt: skip
         rows += [(parts[self.part[u]], top[v], bottom[u], 1, self.span[u] + lag)
                  for u, v, lag in self.edges if u in bottom and v in top]  # fmt: skip
-        return _Links(np.array(rows, dtype=np.int64), len(parts))
+        return np.array(rows, dtype=np.int64)
 
     def _assemble(
         self,
@@ -266,14 +265,6 @@ class DeviceTree:
                 turns = -(-max(into) // period) if into else min(back, default=0) // period
                 start[part] += turns * period
         return Repetend(period, _numbered(start, self.part, period).reshape(self.size, -1))
-
-
-@dataclass(frozen=True, eq=False)
-class _Links:
-    """Precedences between two neighbours."""
-
-    array: NDArray[np.int64]  # (num_links, 5): part, block above, block below, 1 if upwards, ticks
-    num_parts: int
 
 
 def _numbered(start: NDArray[np.int64], part: NDArray[np.int64], period: int) -> NDArray[np.int64]:
@@ -325,11 +316,12 @@ def _undominated_of_groups(cost: NDArray[np.int64], group: NDArray[np.int64]) ->
 
 @njit(cache=True)
 def agree(
-    above: NDArray[np.int64], below: NDArray[np.int64], links: NDArray[np.int64], num_parts: int, period: int
+    above: NDArray[np.int64], below: NDArray[np.int64], links: NDArray[np.int64], period: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return for every pattern above the first pattern below that agrees with it, or -1, and the shift rho."""
     which = np.full(len(above), -1, dtype=np.int64)
     shift = np.zeros(len(above), dtype=np.int64)
+    num_parts = links[:, 0].max() + 1
     lo, hi = np.empty(num_parts, dtype=np.int64), np.empty(num_parts, dtype=np.int64)
     for a in range(len(above)):
         for b in range(len(below)):

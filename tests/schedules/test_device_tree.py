@@ -1,4 +1,4 @@
-"""The dynamic programme over trees of devices, against the CP-SAT model of the same question."""
+"""The dynamic program over trees of devices, against the CP-SAT model of the same question."""
 
 from __future__ import annotations
 
