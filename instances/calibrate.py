@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.arrays import UNLIMITED, frozen, to_ticks
-from placeopt.cluster import Device, Link
-from placeopt.errors import InputError
-from placeopt.graph import UNKNOWN
+from placeopt.model.arrays import UNLIMITED, frozen, to_ticks
+from placeopt.model.cluster import Device, Link
+from placeopt.model.errors import InputError
+from placeopt.model.graph import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 _UNITS = {"seconds": 1.0, "s": 1.0, "ms": 1e-3, "milliseconds": 1e-3, "us": 1e-6, "microseconds": 1e-6, "ns": 1e-9}
 _SHARE = 0.05

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from placeopt.graph import UNKNOWN, UNSUPPORTED, OpGraph
-from placeopt.problem import INCOMPATIBLE, PlacementProblem
+from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
+from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

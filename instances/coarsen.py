@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from placeopt.arrays import int_array
-from placeopt.errors import InputError
-from placeopt.graph import OpGraph
 from placeopt.instances.coarse_model import build_coarse
 from placeopt.instances.grouping import Grouping, view_of
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Placement
+from placeopt.model.arrays import int_array
+from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.arrays import UNLIMITED
-from placeopt.errors import InputError
-from placeopt.graph import UNSUPPORTED, OpGraph
 from placeopt.instances import contraction as kernel
-from placeopt.problem import INCOMPATIBLE
+from placeopt.model.arrays import UNLIMITED
+from placeopt.model.errors import InputError
+from placeopt.model.graph import UNSUPPORTED, OpGraph
+from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.problem import PlacementProblem
 
 BALANCE = 1.5
 """A group's work may reach this multiple of the mean before the limit is relaxed."""

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.arrays import csr, round_half_up
-from placeopt.errors import InputError
-from placeopt.graph import UNKNOWN, OpGraph
+from placeopt.model.arrays import csr, round_half_up
+from placeopt.model.errors import InputError
+from placeopt.model.graph import UNKNOWN, OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

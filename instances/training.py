@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.arrays import csr, round_half_up
-from placeopt.errors import InputError
-from placeopt.graph import UNKNOWN, UNSUPPORTED, OpGraph
+from placeopt.model.arrays import csr, round_half_up
+from placeopt.model.errors import InputError
+from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,29 +16,29 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "InputError": "errors",
-    "InfeasiblePlacementError": "errors",
-    "OpGraph": "graph",
-    "Cluster": "cluster",
-    "Device": "cluster",
-    "Link": "cluster",
-    "PlacementProblem": "problem",
-    "Placement": "solution",
-    "Schedule": "solution",
-    "Budget": "solution",
-    "Result": "solution",
-    "TracePoint": "solution",
-    "Solver": "solver",
-    "register": "solver",
-    "make_solver": "solver",
-    "Evaluation": "evaluation",
-    "evaluate": "evaluation",
-    "evaluate_batch": "evaluation",
-    "INFEASIBLE": "evaluation",
-    "placement_violations": "validate",
-    "schedule_violations": "validate",
-    "bound": "bounds",
-    "verify": "certificate",
+    "InputError": "model.errors",
+    "InfeasiblePlacementError": "model.errors",
+    "OpGraph": "model.graph",
+    "Cluster": "model.cluster",
+    "Device": "model.cluster",
+    "Link": "model.cluster",
+    "PlacementProblem": "model.problem",
+    "Placement": "model.placement",
+    "Schedule": "model.schedule",
+    "Budget": "model.budget",
+    "Result": "model.result",
+    "TracePoint": "model.result",
+    "Solver": "solving.solver",
+    "register": "solving.registry",
+    "make_solver": "solving.registry",
+    "Evaluation": "makespan.evaluate",
+    "evaluate": "makespan.evaluate",
+    "evaluate_batch": "makespan.evaluate",
+    "INFEASIBLE": "makespan.evaluate",
+    "placement_violations": "makespan.judge",
+    "schedule_violations": "makespan.judge",
+    "bound": "makespan.bounds",
+    "verify": "certify.certificate",
     "load": "api",
     "solve": "api",
     "make_cluster": "instances.clusters",
@@ -47,34 +47,42 @@ _EXPORTS = {
     "load_pipeline": "schedules.problem",
     "load_stream": "streams",
 }
-_MODULES = ("bounds", "instances", "schedules", "solvers", "streams", "experiments", "plotting", "serialize")
+_MODULES = ("instances", "schedules", "solvers", "streams", "experiments", "plotting")
+_ALIASES = {"bounds": "makespan.bounds", "serialize": "io.serialize"}
 
-__all__ = ["__version__", *_EXPORTS, *_MODULES]
+__all__ = ["__version__", *_EXPORTS, *_MODULES, *_ALIASES]
 
 if TYPE_CHECKING:
-    from placeopt import experiments, instances, plotting, schedules, serialize, solvers, streams
+    from placeopt import experiments, instances, plotting, schedules, solvers, streams
     from placeopt.api import load, solve
-    from placeopt.bounds import bound
-    from placeopt.certificate import verify
-    from placeopt.cluster import Cluster, Device, Link
-    from placeopt.errors import InfeasiblePlacementError, InputError
-    from placeopt.evaluation import INFEASIBLE, Evaluation, evaluate, evaluate_batch
-    from placeopt.graph import OpGraph
+    from placeopt.certify.certificate import verify
     from placeopt.instances.clusters import make_cluster
     from placeopt.instances.generators import generate
     from placeopt.instances.readers import read_graph
-    from placeopt.problem import PlacementProblem
+    from placeopt.io import serialize
+    from placeopt.makespan.bounds import bound
+    from placeopt.makespan.evaluate import INFEASIBLE, Evaluation, evaluate, evaluate_batch
+    from placeopt.makespan.judge import placement_violations, schedule_violations
+    from placeopt.model.budget import Budget
+    from placeopt.model.cluster import Cluster, Device, Link
+    from placeopt.model.errors import InfeasiblePlacementError, InputError
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result, TracePoint
+    from placeopt.model.schedule import Schedule
     from placeopt.schedules.problem import load_pipeline
-    from placeopt.solution import Budget, Placement, Result, Schedule, TracePoint
-    from placeopt.solver import Solver, make_solver, register
+    from placeopt.solving.registry import make_solver, register
+    from placeopt.solving.solver import Solver
     from placeopt.streams import load_stream
-    from placeopt.validate import placement_violations, schedule_violations
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name in _EXPORTS:
         value = getattr(importlib.import_module(f"placeopt.{_EXPORTS[name]}"), name)
+    elif name in _ALIASES:
+        value = importlib.import_module(f"placeopt.{_ALIASES[name]}")
     elif name in _MODULES:
         value = importlib.import_module(f"placeopt.{name}")
     else:

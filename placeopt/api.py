@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.graph import OpGraph
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget, Placement, Result
-from placeopt.solver import OnProgress, Solver, make_solver, specs
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
+from placeopt.solving.registry import make_solver, specs
 
 if TYPE_CHECKING:
-    from placeopt.bounds import BoundReport
-    from placeopt.cluster import Cluster
+    from placeopt.makespan.bounds import BoundReport
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress, Solver
 
 DEFAULT_SECONDS = 10.0
 """Time limit of `solve` when nothing else limits the search."""
@@ -90,7 +93,7 @@ def load(
     }  # fmt: skip
     fields = {key: value for key, value in choices.items() if value is not None}
     if isinstance(source, str | Path) and not str(source).startswith(("gen:", "onnx:")):
-        from placeopt.serialize import load as load_json
+        from placeopt.io.serialize import load as load_json
 
         if _holds_problem(source):
             source = load_json(source, "problem")
@@ -107,7 +110,7 @@ def load(
         devices = bundled
     else:
         raise InputError(f"graph '{graph.name}' needs devices: give cluster='4xA100' or another ('placeopt clusters')")
-    from placeopt.cost_model import lower
+    from placeopt.model.cost_model import lower
 
     return lower(graph, devices, **fields)
 
@@ -167,7 +170,7 @@ def solve(
     result = solver.solve(problem, budget, seed=seed, initial=initial, on_progress=on_progress)
     measured = callable(getattr(solver, "objective", None))  # bounds hold for the model, not for the caller's clock
     if kind == "placement" and result.solution is not None and result.status != "optimal" and not measured:
-        from placeopt.bounds import bound
+        from placeopt.makespan.bounds import bound
 
         result = with_bound(result, bound(problem, seconds=0.0, upper=result.objective))
     return result

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from placeopt.solver import SolverSpec
+from placeopt.solving.registry import SolverSpec
 
 if TYPE_CHECKING:
     from placeopt.schedules.joint import JointResult, choose_pipeline

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.arrays import UNLIMITED
-from placeopt.cluster import Cluster
-from placeopt.errors import InputError
+from placeopt.model.arrays import UNLIMITED
+from placeopt.model.cluster import Cluster
+from placeopt.model.errors import InputError
 from placeopt.schedules.from_model import ALL, families, pipeline_of_placement
 from placeopt.schedules.problem import Block, PipelineProblem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.graph import OpGraph
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.problem import PlacementProblem
 
 SHAPES = ("V", "wave", "X", "M", "K")
 
@@ -244,7 +244,7 @@ def _descendants(graph: OpGraph, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 def subgraph(graph: OpGraph, keep: NDArray[np.bool_]) -> tuple[OpGraph, NDArray[np.int64]]:
     """Return the graph of some ops, and their indices; tensors to and from the others are dropped."""
-    from placeopt.graph import OpGraph as Graph
+    from placeopt.model.graph import OpGraph as Graph
 
     kept = np.flatnonzero(keep)
     new = np.full(graph.num_ops, -1, dtype=np.int64)

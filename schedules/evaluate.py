@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba import njit
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

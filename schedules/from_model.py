@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.arrays import UNLIMITED
-from placeopt.errors import InputError
+from placeopt.model.arrays import UNLIMITED
+from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from placeopt.graph import OpGraph
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.problem import PlacementProblem
 
 ALL = -1
 """Pseudo device of an op that runs tensor-parallel on every device."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from placeopt.cluster import Cluster
-from placeopt.errors import InputError
+from placeopt.model.cluster import Cluster
+from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound
 from placeopt.schedules.cuts import SHAPES, Plan, make_plan
 from placeopt.schedules.from_model import join_passes
@@ -22,10 +22,10 @@ from placeopt.schedules.solve import schedule_result
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
-    from placeopt.solution import Result
 
 KNOWN = ("1f1b", "gpipe", "chimera", "hanayo")
 """Schedules that are tried beside `repetend` where they fit the shape."""

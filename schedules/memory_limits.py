@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem

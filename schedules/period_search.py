@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solver import Tracker
+    from placeopt.solving.tracker import Tracker
 
 FIRST_ROUND_SECONDS = 2.0
 """Most seconds for one period before others are tried; later rounds have 4 times as long each."""

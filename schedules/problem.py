@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.arrays import MAX_SUM, UNLIMITED, csr, frozen, int_array
-from placeopt.errors import InputError
-from placeopt.graph import topological_order
+from placeopt.model.arrays import MAX_SUM, UNLIMITED, csr, frozen, int_array
+from placeopt.model.errors import InputError
+from placeopt.model.graph import topological_order
 
 if TYPE_CHECKING:
     import os

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound
 from placeopt.schedules.completion import complete
 from placeopt.schedules.evaluate import makespan
@@ -20,14 +20,16 @@ from placeopt.schedules.memory_limits import require_feasible_memory
 from placeopt.schedules.period_search import PeriodSearch
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.schedules.solve import finish_pipeline, warm_up
-from placeopt.solver import OnProgress, Tracker
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solution import Budget, Result
+    from placeopt.solving.solver import OnProgress
 
 
 FIRST_SIZE_SHARE = 1 / 4

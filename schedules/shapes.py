@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.arrays import frozen, int_array
-from placeopt.errors import InputError
+from placeopt.model.arrays import frozen, int_array
+from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.evaluate import makespan, memory_profile, peak_memory
 

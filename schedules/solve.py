@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.result import Result
 from placeopt.schedules.validate import pipeline_violations
-from placeopt.solution import Budget, Result
-from placeopt.solver import OnProgress, Tracker, make_solver
+from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
+    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
 
 DEFAULT_SECONDS = 60.0
 

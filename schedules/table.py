@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import MODES, only_forward
 
@@ -82,7 +82,7 @@ def problem_from_dict(table: Mapping[str, Any], name: str = "pipeline") -> Pipel
 
 def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
     """Return the object that `problem_from_dict` reads; names, times and memory survive the round trip."""
-    from placeopt.arrays import UNLIMITED
+    from placeopt.model.arrays import UNLIMITED
 
     table: dict[str, Any] = {
         "name": problem.name,

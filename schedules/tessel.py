@@ -21,21 +21,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound, load_bound
 from placeopt.schedules.completion import complete
 from placeopt.schedules.memory_limits import require_feasible_memory
 from placeopt.schedules.solution import PipelineSchedule, Repetend
 from placeopt.schedules.solve import finish_pipeline, warm_up
-from placeopt.solver import OnProgress, Tracker
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solution import Budget, Result
+    from placeopt.solving.solver import OnProgress
 
 
 @dataclass(frozen=True)

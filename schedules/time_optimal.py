@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound
 from placeopt.schedules.completion import justify
 from placeopt.schedules.evaluate import compact, dispatch, makespan
@@ -21,13 +21,15 @@ from placeopt.schedules.memory_limits import require_feasible_memory
 from placeopt.schedules.period_search import greedy_pattern
 from placeopt.schedules.solution import PipelineSchedule, relaunch_period
 from placeopt.schedules.solve import finish_pipeline, warm_up
-from placeopt.solver import OnProgress, Tracker
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solution import Budget, Result
+    from placeopt.solving.solver import OnProgress
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.schedules.known.chains import chains_of
 
 if TYPE_CHECKING:

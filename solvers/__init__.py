@@ -10,7 +10,7 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     """Return the registered solver class called `name` (CapWords), imported on demand."""
-    from placeopt.solver import solver_class, specs
+    from placeopt.solving.registry import solver_class, specs
 
     for kind in ("placement", "pipeline", "jobs"):
         for spec in specs(kind).values():
@@ -21,6 +21,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the classes of all registered solvers."""
-    from placeopt.solver import specs
+    from placeopt.solving.registry import specs
 
     return sorted({spec.target.rpartition(":")[2] for spec in specs().values()})

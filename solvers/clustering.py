@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.solvers.heuristics.cluster_kernels import (
     UnitGraph,
     dominant_sequence_clusters,
@@ -40,10 +40,12 @@ from placeopt.solvers.heuristics.ranks import clustered_rank
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Placement, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
     from placeopt.solvers.heuristics.kernels import Floats, Ints
+    from placeopt.solving.solver import OnProgress
 
 SLACK = (0.0, 0.05, 0.15, 0.4, 1.0, 3.0)
 """Default load limits of the mapping, as excess over the ideal load per device."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from placeopt.errors import InputError
-from placeopt.evaluation import num_threads
-from placeopt.solution import Budget, Placement
-from placeopt.solver import OnProgress, Progress, make_solver, specs
+from placeopt.makespan.evaluate import num_threads
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
 from placeopt.solvers.search.objective import Measure, Objective
+from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.solver import OnProgress, Progress
 
 if TYPE_CHECKING:
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Result
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
 
 HEURISTICS = (
     "single-device", "heft", "etf", "critical-path", "edge-zeroing", "dsc", "peft", "cpop", "m-etf", "m-topo",
@@ -122,7 +124,7 @@ class Stages:
 
     def bound(self) -> None:
         """Prove a lower bound, in a tenth of the time, unless that is not enough for the quickest one."""
-        from placeopt.bounds import bound
+        from placeopt.makespan.bounds import bound
 
         seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
         if seconds < BOUND_SECONDS_PER_OP * self.objective.problem.num_ops:
@@ -133,7 +135,7 @@ class Stages:
 
     def front(self) -> None:
         """Raise the bound by what fits into the ends of a schedule, where that is still open."""
-        from placeopt.bounds import bound
+        from placeopt.makespan.bounds import bound
 
         seconds = min(FRONT_SECONDS, FRONT_SHARE * self.tracker.seconds_left)
         if seconds < FRONT_LEAST or self.tracker.stop():

@@ -7,8 +7,8 @@ import json
 
 import numpy as np
 
-from placeopt.cluster import contention_matrix
-from placeopt.problem import PlacementProblem
+from placeopt.model.cluster import contention_matrix
+from placeopt.model.problem import PlacementProblem
 
 
 def known_optima(data):
@@ -82,7 +82,7 @@ def brute_force(problem):
     """Return the least makespan over all placements and all orders (exact without contention), or None."""
     from itertools import permutations, product
 
-    from placeopt.evaluation import INFEASIBLE, evaluate_batch
+    from placeopt.makespan.evaluate import INFEASIBLE, evaluate_batch
 
     n, k = problem.num_ops, problem.num_devices
     position = {int(op): i for i, op in enumerate(problem.topological_order)}

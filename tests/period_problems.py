@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

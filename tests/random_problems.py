@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placeopt.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 
 
 def random_problem(rng, *, max_ops=12, max_devices=4, incompatible=True, colocated=True, contention=None):

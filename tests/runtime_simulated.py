@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.cost_model import lower
-from placeopt.evaluation import evaluate
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.cost_model import lower
 from placeopt.runtime.measurement import Measurement, check_placement
 
 if TYPE_CHECKING:
-    from placeopt.cluster import Cluster
-    from placeopt.graph import OpGraph
-    from placeopt.solution import Placement
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.placement import Placement
 
 
 @dataclass

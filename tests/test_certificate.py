@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from exact_instances import doppler, random_layered
 
-from placeopt.certificate import Certificate, recheck, verify
-from placeopt.errors import InputError
-from placeopt.evaluation import evaluate
-from placeopt.placement_file import write_placement
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget, Placement
-from placeopt.solver import make_solver
+from placeopt.certify.certificate import Certificate, recheck, verify
+from placeopt.io.placement_file import write_placement
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
+from placeopt.solving.registry import make_solver
 
 
 @pytest.fixture

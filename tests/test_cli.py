@@ -32,8 +32,8 @@ def run_json(capsys, *arguments):
 @pytest.fixture
 def problem_file(tmp_path):
     """A problem file with two devices, four ops and a capacity that is easily exceeded."""
-    from placeopt.problem import PlacementProblem
-    from placeopt.serialize import save
+    from placeopt.io.serialize import save
+    from placeopt.model.problem import PlacementProblem
 
     problem = PlacementProblem.from_edges(
         [[5, 6], [7, 8], [9, 4], [3, -1]], [(0, 1, 2), (0, 2, 2), (1, 3, 2), (2, 3, 2)], name="four",
@@ -186,8 +186,8 @@ def test_bad_graphs(capsys, tmp_path, name, text, words):
 
 def test_op_that_runs_nowhere(capsys, tmp_path):
     """An op that no device supports is named."""
-    from placeopt.graph import UNSUPPORTED, OpGraph
-    from placeopt.serialize import save
+    from placeopt.io.serialize import save
+    from placeopt.model.graph import UNSUPPORTED, OpGraph
 
     graph = OpGraph.from_edges("g", ["a", "b"], [(0, 1)], measured_kinds=("*",), measured=[[5], [UNSUPPORTED]])
     code, _, err = run(capsys, "solve", save(graph, tmp_path / "g.json"), "--cluster", "2xA100")
@@ -262,8 +262,8 @@ def test_import_is_light():
 def test_warming_up_runs_no_foreign_solver(monkeypatch):
     """Compiling ahead runs our own solvers on a small problem, never one of the user's."""
     from placeopt.cli.solve import _warm_up
-    from placeopt.solver import make_solver
     from placeopt.solvers.heuristics.list_scheduling import Heft
+    from placeopt.solving.registry import make_solver
 
     met = []
     monkeypatch.setattr(Heft, "solve", lambda self, problem, *rest, **more: met.append(problem.name))

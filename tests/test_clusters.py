@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placeopt.cost_model import lower
-from placeopt.errors import InputError
-from placeopt.graph import UNSUPPORTED, OpGraph
 from placeopt.instances.clusters import cluster_names, make_cluster
+from placeopt.model.cost_model import lower
+from placeopt.model.errors import InputError
+from placeopt.model.graph import UNSUPPORTED, OpGraph
 
 
 def test_every_preset_can_be_made():

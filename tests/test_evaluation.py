@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_problems import random_device, random_problem
 
-from placeopt.errors import InfeasiblePlacementError, InputError
-from placeopt.evaluation import INFEASIBLE, evaluate, evaluate_batch
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Placement
-from placeopt.validate import schedule_violations
+from placeopt.makespan.evaluate import INFEASIBLE, evaluate, evaluate_batch
+from placeopt.makespan.judge import schedule_violations
+from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 

@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from placeopt import serialize
-from placeopt.errors import InputError
-from placeopt.placement_file import read_placement, read_queue, write_placement
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Placement, Result
+from placeopt.io import serialize
+from placeopt.io.placement_file import read_placement, read_queue, write_placement
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Result
 
 
 def problem() -> PlacementProblem:

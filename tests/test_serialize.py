@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placeopt import serialize
-from placeopt.cluster import Cluster, Device, Link
-from placeopt.errors import InputError
-from placeopt.graph import OpGraph
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget, Placement, Result, Schedule, TracePoint
+from placeopt.io import serialize
+from placeopt.model.budget import Budget
+from placeopt.model.cluster import Cluster, Device, Link
+from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Result, TracePoint
+from placeopt.model.schedule import Schedule
 
 
 def same(a: Any, b: Any) -> bool:

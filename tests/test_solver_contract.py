@@ -13,17 +13,18 @@ import functools
 import numpy as np
 import pytest
 
-from placeopt.arrays import UNLIMITED
-from placeopt.bounds import bound
-from placeopt.cluster import contention_matrix
-from placeopt.errors import InputError
-from placeopt.evaluation import best_queue, evaluate
-from placeopt.problem import PlacementProblem
-from placeopt.solution import QUEUES, Budget, Placement
-from placeopt.solver import make_solver, solver_class, specs
+from placeopt.makespan.bounds import bound
+from placeopt.makespan.evaluate import best_queue, evaluate
+from placeopt.makespan.judge import placement_violations, schedule_violations
+from placeopt.model.arrays import UNLIMITED
+from placeopt.model.budget import Budget
+from placeopt.model.cluster import contention_matrix
+from placeopt.model.errors import InputError
+from placeopt.model.placement import QUEUES, Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.driver import units_of
 from placeopt.solvers.heuristics.repair import pack
-from placeopt.validate import placement_violations, schedule_violations
+from placeopt.solving.registry import make_solver, solver_class, specs
 
 SOLVERS = sorted(name for name, spec in specs("placement").items() if "makespan" in spec.objectives)
 EVALUATIONS = 48
@@ -147,7 +148,7 @@ def test_valid_and_evaluated(name, instance):
 
 
 def test_not_below_a_lower_bound(name, instance):
-    """The objective is at least every proven bound, the solver's own and those of placeopt.bounds."""
+    """The objective is at least every proven bound, the solver's own and those of placeopt.makespan.bounds."""
     problem, result = instances()[instance], solved(name, instance)
     assert result.lower_bound <= result.objective
     assert bound(problem).value <= result.objective

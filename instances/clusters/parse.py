@@ -17,9 +17,9 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from placeopt.cluster import CONTENTION, Cluster, Device, contention_matrix
-from placeopt.errors import InputError
 from placeopt.instances.clusters.presets import DEVICES, GIB, LINKS, PCIE_OF, PRESETS, TENSOR_CORE_PEAKS
+from placeopt.model.cluster import CONTENTION, Cluster, Device, contention_matrix
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ with `placeopt.instances.calibrate` where real times are at hand.
 
 from __future__ import annotations
 
-from placeopt.cluster import Device, Link
+from placeopt.model.cluster import Device, Link
 
 GIB = 2**30
 

@@ -42,10 +42,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from placeopt.cluster import Cluster, Device, Link, contention_matrix
-from placeopt.errors import InputError
 from placeopt.instances.clusters.parse import MAX_DEVICES, read_toml
 from placeopt.instances.clusters.presets import DEVICES, GIB, LINKS
+from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.arrays import MAX_SUM, csr
-from placeopt.errors import InputError
-from placeopt.graph import OpGraph
 from placeopt.instances.generators.table import MAX_OPS, check_count
+from placeopt.model.arrays import MAX_SUM, csr
+from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

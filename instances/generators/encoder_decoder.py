@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.errors import InputError
 from placeopt.instances.generators.attention import (
     Style,
     attention,
@@ -18,9 +17,10 @@ from placeopt.instances.generators.attention import (
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
 from placeopt.instances.generators.table import check_sizes
 from placeopt.instances.generators.transformer import bert_stack, check_heads, make_style
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def mt5(*, layers: int = 8, decoder_layers: int = 0, hidden: int = 512, heads: int = 6, head_dim: int = 64,

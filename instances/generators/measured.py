@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.graph import OpGraph
+from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.errors import InputError
 from placeopt.instances.generators.measured import MEAN_TICKS, check_ccr, task_graph
 from placeopt.instances.generators.table import check_count, check_sizes
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 class _Tasks:

@@ -8,7 +8,7 @@ from placeopt.instances.generators.builder import GraphBuilder, Tensor
 from placeopt.instances.generators.table import check_sizes
 
 if TYPE_CHECKING:
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def alexnet(*, batch: int = 1, image: int = 224, classes: int = 1000, dtype_bytes: int = 4,

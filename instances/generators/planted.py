@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.errors import InputError
 from placeopt.instances.generators.measured import BYTES_PER_TICK, MEAN_TICKS, check_ccr, check_spread
 from placeopt.instances.generators.table import check_choice, check_count, check_sizes
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.graph import OpGraph
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Placement
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ def planted(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float
     spread : 0 cuts every device evenly, 1 randomly.
     contention : "none", or "source" to keep the optimum where each device sends one tensor at a time.
     """
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
     plan = _make_plan(name, ops, devices, degree, ccr, spread, contention, seed)
     return OpGraph(
@@ -85,9 +85,9 @@ def planted_problem(*, ops: int = 100, devices: int = 4, degree: float = 2.0, cc
     unrelated : make ops up to twice as slow on every device but their planted one. The optimum stays:
         the ops' fastest times still sum to devices * optimum.
     """
-    from placeopt.cluster import contention_matrix
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Placement
+    from placeopt.model.cluster import contention_matrix
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
 
     plan = _make_plan(name, ops, devices, degree, ccr, spread, contention, seed)
     compute = np.repeat(plan.duration[:, None], devices, axis=1)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.errors import InputError
 from placeopt.instances.generators.measured import check_ccr, check_spread, random_times, task_graph
 from placeopt.instances.generators.table import check_count, check_sizes
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def layered(*, layers: int = 10, width: int = 10, degree: float = 2.0, ccr: float = 1.0, spread: float = 0.9,

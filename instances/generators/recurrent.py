@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from placeopt.errors import InputError
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
 from placeopt.instances.generators.table import check_choice, check_sizes
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 class State(NamedTuple):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.errors import InputError
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
 from placeopt.instances.generators.table import check_sizes
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 _BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 

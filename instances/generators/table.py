@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_plus
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 class Entry(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.errors import InputError
 from placeopt.instances.generators.attention import (
     Style,
     attention,
@@ -24,9 +23,10 @@ from placeopt.instances.generators.attention import (
 )
 from placeopt.instances.generators.builder import GraphBuilder, Tensor
 from placeopt.instances.generators.table import check_choice, check_sizes
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 DETAILS = ("fine", "coarse")
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError
-from placeopt.files import MAX_BYTES, one_line, regular_file, write_text
+from placeopt.model.errors import InputError
+from placeopt.model.files import MAX_BYTES, one_line, regular_file, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.cluster import Cluster
-    from placeopt.graph import OpGraph
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.graph import OpGraph
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError
-from placeopt.files import one_line
-from placeopt.graph import UNKNOWN, UNSUPPORTED
 from placeopt.instances.readers.draft import DEFAULTS, Draft, ticks, whole
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line
+from placeopt.model.graph import UNKNOWN, UNSUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 TIME_ALIASES = ("time", "ticks", "weight", "cost", "duration", "work", "comp", "compute", "runtime", "exec_time")
 TRANSFER_ALIASES = ("ticks", "weight", "cost", "comm", "time", "latency")

@@ -13,23 +13,16 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError
-from placeopt.files import read_text
-from placeopt.instances.readers.attributes import (
-    Names,
-    add_edge,
-    add_op,
-    edge_attributes,
-    op_attributes,
-    used_columns,
-)
+from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes, used_columns
 from placeopt.instances.readers.draft import Draft
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 OP_HEADS = ("op", "name", "id", "node", "task")
 EDGE_HEADS = (("source", "target"), ("src", "dst"), ("from", "to"), ("u", "v"), ("producer", "consumer"))

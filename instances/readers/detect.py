@@ -9,10 +9,10 @@ import csv
 import re
 from typing import TYPE_CHECKING
 
-from placeopt.errors import InputError
-from placeopt.files import regular_file
 from placeopt.instances.readers.csv_tables import is_edge_header, is_op_header
 from placeopt.instances.readers.edge_list import EDGE, OP
+from placeopt.model.errors import InputError
+from placeopt.model.files import regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

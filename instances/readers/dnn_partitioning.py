@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.arrays import UNLIMITED
-from placeopt.cluster import Cluster, Device, Link, contention_matrix
-from placeopt.errors import InputError
-from placeopt.files import read_json
 from placeopt.instances.readers.draft import UNSUPPORTED, Draft, number, ticks, whole
+from placeopt.model.arrays import UNLIMITED
+from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 COST_TOLERANCE = 1e-6
 """Out-edges of a node must have equal costs, up to this relative or absolute difference."""

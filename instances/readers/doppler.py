@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.errors import InputError
-from placeopt.files import read_text
 from placeopt.instances.readers.draft import Draft, ticks, whole
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def read(path: Path, *, tick_seconds: float = 1e-10, max_bytes: int) -> OpGraph:

@@ -11,16 +11,16 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from placeopt.errors import InputError
-from placeopt.files import one_line, read_text
 from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes
 from placeopt.instances.readers.draft import Draft, number
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 MAX_DEPTH = 50
 """Deepest nesting of subgraphs."""

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from placeopt.arrays import MAX_SUM
-from placeopt.errors import InputError
-from placeopt.files import one_line
-from placeopt.graph import UNKNOWN, UNSUPPORTED, OpGraph
+from placeopt.model.arrays import MAX_SUM
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line
+from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
 INT_COLUMNS = ("flops", "bytes_moved", "resident", "parameters", "colocation", "meta")
 FLAG_COLUMNS = ("backward", "unshaped")

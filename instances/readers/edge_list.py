@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from placeopt.errors import InputError
-from placeopt.files import one_line, read_text
 from placeopt.instances.readers.draft import UNKNOWN, Draft, ticks
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 EDGE = re.compile(r"([^\s,]+?)(?:\s*->\s*|\s*,\s*|\s+)([^\s,]+)(?:(?:\s*,\s*|\s+)([^\s,]+))?$")
 OP = re.compile(r"(\S+?)\s*:\s*([^\s:]+)$")

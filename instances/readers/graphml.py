@@ -9,24 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
-from placeopt.errors import InputError
-from placeopt.files import one_line
-from placeopt.instances.readers.attributes import (
-    Names,
-    add_edge,
-    add_op,
-    edge_attributes,
-    op_attributes,
-    used_columns,
-)
+from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes, used_columns
 from placeopt.instances.readers.draft import Draft, number
 from placeopt.instances.readers.safe_xml import parse_xml
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int) -> OpGraph:

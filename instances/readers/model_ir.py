@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.arrays import MAX_SUM
-from placeopt.errors import InputError
-from placeopt.files import one_line
-from placeopt.graph import OpGraph
 from placeopt.instances.readers import op_costs
+from placeopt.model.arrays import MAX_SUM
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line
+from placeopt.model.graph import OpGraph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

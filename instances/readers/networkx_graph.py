@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError
-from placeopt.files import read_json
 from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes
 from placeopt.instances.readers.draft import Draft, number
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def from_networkx(

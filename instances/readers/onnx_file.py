@@ -11,8 +11,8 @@ import contextlib
 import mmap
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError, MissingExtraError
-from placeopt.files import one_line, regular_file
+from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.files import one_line, regular_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,19 +10,19 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError
-from placeopt.files import one_line
 from placeopt.instances.readers import ir_passes, op_costs
 from placeopt.instances.readers.model_ir import Model, Node, Value, to_graph
 from placeopt.instances.readers.onnx_file import load_model
 from placeopt.instances.readers.onnx_ops import DTYPES, rule_of
 from placeopt.instances.readers.onnx_shapes import Inferred, infer, plain_attributes
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def read(

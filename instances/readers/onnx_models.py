@@ -6,7 +6,7 @@ import difflib
 import importlib.util
 from pathlib import Path
 
-from placeopt.errors import InputError, MissingExtraError
+from placeopt.model.errors import InputError, MissingExtraError
 
 ALIASES = {"alexnet": "bvlc_alexnet", "zfnet": "zfnet512", "vgg": "vgg19", "googlenet": "inception_v1"}
 

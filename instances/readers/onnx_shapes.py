@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.files import one_line
 from placeopt.instances.readers import shape_data
 from placeopt.instances.readers.onnx_ops import DTYPES, SAME_SHAPE
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

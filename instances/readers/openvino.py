@@ -9,20 +9,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from placeopt.errors import InputError
-from placeopt.files import one_line
 from placeopt.instances.readers import ir_passes, op_costs
 from placeopt.instances.readers.draft import whole
 from placeopt.instances.readers.model_ir import Model, Node, Value, to_graph
 from placeopt.instances.readers.openvino_ops import DTYPES, rule_of
 from placeopt.instances.readers.safe_xml import parse_xml
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
     import xml.etree.ElementTree as ET
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
     from placeopt.instances.readers.model_ir import Shape
+    from placeopt.model.graph import OpGraph
 
 
 def read(path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "colocate", max_bytes: int) -> OpGraph:

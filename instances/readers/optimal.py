@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.cluster import Cluster, Device, Link, contention_matrix
-from placeopt.errors import InputError
-from placeopt.files import read_json, read_text
 from placeopt.instances.readers.draft import Draft, ticks, whole
+from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_json, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def read_library(path: Path, *, graph: str = "", tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:

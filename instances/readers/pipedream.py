@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.errors import InputError
-from placeopt.files import read_text
 from placeopt.instances.readers.draft import Draft, ticks
 from placeopt.instances.readers.pipedream_parser import parse_pipedream
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
     from placeopt.instances.readers.pipedream_parser import PipedreamProfile
+    from placeopt.model.graph import OpGraph
 
 
 def read(

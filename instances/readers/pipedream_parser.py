@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _ID = re.compile(r"node(\d+)$")

@@ -1,20 +1,20 @@
-"""placeopt's own JSON of a graph (see `placeopt.serialize`)."""
+"""placeopt's own JSON of a graph (see `placeopt.io.serialize`)."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from placeopt.serialize import load, to_dict
+from placeopt.io.serialize import load, to_dict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def read(path: Path, *, max_bytes: int) -> OpGraph:
-    """Read a graph written by `write` or `placeopt.serialize.save`."""
+    """Read a graph written by `write` or `placeopt.io.serialize.save`."""
     graph: OpGraph = load(path, "opgraph", max_bytes=max_bytes)
     return graph
 

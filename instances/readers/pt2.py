@@ -9,16 +9,16 @@ import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError
-from placeopt.files import one_line, parse_json
 from placeopt.instances.readers.model_ir import Model, Value
 from placeopt.instances.readers.torch_export import finish
 from placeopt.instances.readers.torch_ops import Ref, base_name, make_node, module_path
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line, parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 MAX_ENTRIES = 200_000
 """Most files in an archive."""

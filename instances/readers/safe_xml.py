@@ -10,8 +10,8 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any, NoReturn
 from xml.parsers import expat
 
-from placeopt.errors import InputError
-from placeopt.files import read_bytes
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.files import read_text
-from placeopt.graph import UNKNOWN
 from placeopt.instances.readers.draft import Draft, ticks, whole
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_text
+from placeopt.model.graph import UNKNOWN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:

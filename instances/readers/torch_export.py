@@ -10,14 +10,14 @@ import operator
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError, MissingExtraError
-from placeopt.files import one_line
 from placeopt.instances.readers import ir_passes
 from placeopt.instances.readers.model_ir import Model, Value, to_graph
 from placeopt.instances.readers.torch_ops import Ref, make_node, module_path
+from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 
 def from_torch(

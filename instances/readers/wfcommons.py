@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError
-from placeopt.files import read_json
 from placeopt.instances.readers.draft import Draft, number, ticks, whole
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 RUNTIMES = ("runtimeInSeconds", "runtime")
 SIZES = ("sizeInBytes", "size")

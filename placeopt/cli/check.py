@@ -33,9 +33,9 @@ def evaluate_command(
 
     Example: `placeopt evaluate onnx:inception_v1 placement.csv --cluster 4xA100`
     """
-    from placeopt.errors import InfeasiblePlacementError
-    from placeopt.evaluation import evaluate
-    from placeopt.placement_file import read_placement, read_queue
+    from placeopt.io.placement_file import read_placement, read_queue
+    from placeopt.makespan.evaluate import evaluate
+    from placeopt.model.errors import InfeasiblePlacementError
 
     problem = common.load_problem(
         source, cluster, objective=objective, format=format, training=training, dim=dim, memory=memory,
@@ -55,7 +55,7 @@ def evaluate_command(
         "transfers": len(run.transfers),
     }
     if objective == "period":
-        from placeopt.period import period_value, period_violations
+        from placeopt.period.evaluate import period_value, period_violations
 
         if broken := period_violations(problem, given):
             raise InfeasiblePlacementError(f"the placement is not valid: {broken[0]}")
@@ -104,7 +104,7 @@ def bound_command(
 
     Example: `placeopt bound gen:llama-block --cluster uniform:4 --seconds 30`
     """
-    from placeopt.bounds import bound
+    from placeopt.makespan.bounds import bound
 
     problem = common.load_problem(
         source, cluster, objective=objective, format=format, training=training, dim=dim, memory=memory,
@@ -161,10 +161,10 @@ def verify_command(
     Exit code 1 if the placement is not valid. Example:
     `placeopt verify onnx:inception_v1 learned.csv --cluster 4xA100 --seconds 60 --out certificate.json`
     """
-    from placeopt.certificate import recheck as check_again
-    from placeopt.certificate import verify
-    from placeopt.errors import InputError
-    from placeopt.files import write_text
+    from placeopt.certify.certificate import recheck as check_again
+    from placeopt.certify.certificate import verify
+    from placeopt.model.errors import InputError
+    from placeopt.model.files import write_text
 
     if placement is None:
         raise InputError("verify: expected a placement file after the source (JSON or CSV with op,device[,priority])")

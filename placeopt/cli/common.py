@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from placeopt.cluster import Cluster
-    from placeopt.graph import OpGraph
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.problem import PlacementProblem
 
 Source = Annotated[str, typer.Argument(help="File, onnx:NAME or gen:NAME?key=value.", show_default=False)]
 ClusterOption = Annotated[

@@ -24,7 +24,7 @@ def convert_command(
 
     Example: `placeopt convert onnx:resnet50 resnet50.json`
     """
-    from placeopt.serialize import save
+    from placeopt.io.serialize import save
 
     if cluster is not None:
         problem = common.load_problem(source, cluster, format=format, training=training, dim=dim)

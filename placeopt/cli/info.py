@@ -10,8 +10,8 @@ import typer
 from placeopt.cli import common
 
 if TYPE_CHECKING:
-    from placeopt.graph import OpGraph
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.problem import PlacementProblem
 
 DEFAULT_CLUSTER = "4xA100"
 SLOW_BOUND_OPS = 5_000
@@ -31,8 +31,8 @@ def info_command(
 
     Example: `placeopt info onnx:resnet50 --cluster 4xA100`
     """
-    from placeopt.cost_model import lower
     from placeopt.instances.clusters import make_cluster
+    from placeopt.model.cost_model import lower
     from placeopt.plotting.graph import graph_statistics
 
     graph, bundled = common.load_graph(source, format=format, training=training, dim=dim)
@@ -53,7 +53,7 @@ def info_command(
 
 def _costs(problem: PlacementProblem) -> dict[str, Any]:
     """Return work, critical path, ratios and bounds of a graph on its cluster."""
-    from placeopt.bounds import bound
+    from placeopt.makespan.bounds import bound
 
     quick = ("critical-path", "load") if problem.num_ops > SLOW_BOUND_OPS else None
     report = bound(problem, seconds=0.0, methods=quick)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.errors import InputError, MissingExtraError
+from placeopt.model.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from placeopt.solver import Progress
+    from placeopt.solving.solver import Progress
     from placeopt.streams.bound import OfflineBound
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import DegreePolicy, Summary
@@ -134,10 +134,10 @@ def _report(problem: JobStreamProblem, summaries: list[Summary], messages: dict[
 
 def _write(folder: Path, problem: JobStreamProblem, tuned: dict[str, DegreePolicy], data: dict[str, Any]) -> list[Path]:
     """Write the results, and a picture and a trace of the first episode of each policy."""
-    from placeopt.files import write_text
+    from placeopt.model.files import write_text
     from placeopt.plotting.files import write_figure
+    from placeopt.plotting.jobs import chrome_trace, plot_occupancy
     from placeopt.streams.simulator import simulate
-    from placeopt.streams.trace import chrome_trace, plot_occupancy
 
     written = []
     for name, policy in tuned.items():

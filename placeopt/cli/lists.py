@@ -16,8 +16,8 @@ def solvers_command(
     json: common.Json = False,
 ) -> None:
     """List the solvers: name, problem, objectives. Example: `placeopt solvers --options annealing`."""
-    from placeopt.errors import InputError
-    from placeopt.solver import specs
+    from placeopt.model.errors import InputError
+    from placeopt.solving.registry import specs
 
     if kind not in (None, "placement", "pipeline", "jobs"):
         raise InputError(f"--kind: expected placement, pipeline or jobs, received '{kind}'")
@@ -41,8 +41,8 @@ def solvers_command(
 
 
 def _options(name: str, json: bool) -> None:
-    from placeopt.errors import InputError
-    from placeopt.solver import solver_class, specs
+    from placeopt.model.errors import InputError
+    from placeopt.solving.registry import solver_class, specs
 
     spec = specs().get(name)
     if spec is None:

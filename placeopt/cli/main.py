@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 
 app = typer.Typer(
     name="placeopt",

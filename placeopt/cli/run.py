@@ -14,11 +14,11 @@ import typer
 from placeopt.cli import common
 
 if TYPE_CHECKING:
-    from placeopt.evaluation import Evaluation
-    from placeopt.graph import OpGraph
-    from placeopt.problem import PlacementProblem
+    from placeopt.makespan.evaluate import Evaluation
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
     from placeopt.runtime import Calibration, Measurement
-    from placeopt.solution import Placement
 
 
 def run_command(
@@ -50,8 +50,8 @@ def run_command(
 
     Example: `placeopt run "gen:chain-mm?size=2000" solver:heft --workers 2 --calibrate --out run/`
     """
-    from placeopt.errors import ExecutionError
-    from placeopt.evaluation import evaluate
+    from placeopt.makespan.evaluate import evaluate
+    from placeopt.model.errors import ExecutionError
 
     graph, bundled = common.load_graph(source, format=format, training=training, dim=dim)
     folder = common.out_folder(out)
@@ -64,7 +64,7 @@ def run_command(
     learned: Calibration | None = None
     try:
         with open_runtime(runtime, count, scheduler) as engine:
-            from placeopt.cost_model import lower
+            from placeopt.model.cost_model import lower
             from placeopt.runtime import calibrate as measure
             from placeopt.runtime.simulation import with_ranks
 
@@ -91,7 +91,7 @@ def run_command(
 
 def open_runtime(name: str, count: int, scheduler: str | None) -> AbstractContextManager[Any]:
     """Return a runtime as a context manager."""
-    from placeopt.errors import InputError
+    from placeopt.model.errors import InputError
     from placeopt.runtime import DaskRuntime, SerialRuntime, TorchRuntime
 
     if scheduler is not None and name != "dask":
@@ -107,12 +107,12 @@ def open_runtime(name: str, count: int, scheduler: str | None) -> AbstractContex
 
 def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placement:
     """Read a placement file, or run the solver that is named instead."""
-    from placeopt.placement_file import read_placement
+    from placeopt.io.placement_file import read_placement
 
     if not placement.startswith("solver:"):
         return read_placement(placement, problem)
     from placeopt.api import solve
-    from placeopt.errors import InputError
+    from placeopt.model.errors import InputError
 
     result = solve(problem, solver=placement.removeprefix("solver:"), seed=seed)
     if result.solution is None:
@@ -159,8 +159,8 @@ def _write(
     folder: Path, graph: OpGraph, measurement: Measurement, simulated: dict[str, Evaluation], data: dict[str, Any]
 ) -> list[str]:
     """Write the timeline, the placement, the numbers and the picture; return the paths."""
-    from placeopt.files import write_text
-    from placeopt.placement_file import write_placement
+    from placeopt.io.placement_file import write_placement
+    from placeopt.model.files import write_text
     from placeopt.plotting.files import write_figure
     from placeopt.plotting.gantt import comparison_figure
     from placeopt.runtime.simulation import timeline

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.errors import InputError, MissingExtraError
+from placeopt.model.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
+    from placeopt.model.result import Result
     from placeopt.schedules.joint import JointResult
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
-    from placeopt.solution import Result
 
 
 def schedule_command(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.bounds import BoundReport
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Result
-    from placeopt.solver import OnProgress, Progress
+    from placeopt.makespan.bounds import BoundReport
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress, Progress
 
 COMPARISON = {
     "makespan": ("single-device", "round-robin", "m-etf", "heft", "etf", "critical-path", "edge-zeroing", "portfolio"),
@@ -60,9 +60,9 @@ def solve_command(
     Example: `placeopt solve onnx:inception_v1 --cluster 4xA100 --out out/`
     """
     from placeopt.api import DEFAULT_SECONDS, with_bound
-    from placeopt.bounds import bound
-    from placeopt.placement_file import read_placement
-    from placeopt.solution import Budget
+    from placeopt.io.placement_file import read_placement
+    from placeopt.makespan.bounds import bound
+    from placeopt.model.budget import Budget
 
     folder = common.out_folder(out)
     problem = common.load_problem(
@@ -125,7 +125,7 @@ def _runs(
 ) -> list[tuple[str, Any]]:
     """Return the (name, solver) pairs to run; every name is checked before anything runs."""
     from placeopt.api import check_solver
-    from placeopt.solver import make_solver, specs
+    from placeopt.solving.registry import make_solver, specs
 
     names = [part.strip() for value in named or [] for part in value.split(",") if part.strip()]
     if policy is not None:
@@ -149,10 +149,10 @@ def _warm_up(problem: PlacementProblem, runs: list[tuple[str, Any]]) -> None:
 
     The first run after an installation takes a minute here; later ones load what is compiled.
     """
-    from placeopt.problem import PlacementProblem as Problem
-    from placeopt.solution import Budget
-    from placeopt.solver import make_solver, specs
+    from placeopt.model.budget import Budget
+    from placeopt.model.problem import PlacementProblem as Problem
     from placeopt.solvers.portfolio import HEURISTICS
+    from placeopt.solving.registry import make_solver, specs
 
     if problem.objective != "makespan":
         return
@@ -187,7 +187,7 @@ def _progress(problem: PlacementProblem, quiet: bool) -> Iterator[tuple[Any, OnP
 
 def _share_bounds(results: list[Result[Any]]) -> list[Result[Any]]:
     from placeopt.api import with_bound
-    from placeopt.bounds import BoundReport
+    from placeopt.makespan.bounds import BoundReport
 
     strongest = max(results, key=lambda r: r.lower_bound)
     report = BoundReport(strongest.lower_bound, strongest.bound_method)
@@ -207,8 +207,8 @@ def _single_device(problem: PlacementProblem, results: list[Result[Any]]) -> int
     for result in results:
         if result.solver == "single-device":
             return result.objective
-    from placeopt.solution import Budget
-    from placeopt.solver import make_solver
+    from placeopt.model.budget import Budget
+    from placeopt.solving.registry import make_solver
 
     result = make_solver("single-device").solve(problem, Budget(evaluations=problem.num_devices), seed=0)
     return result.objective
@@ -219,7 +219,7 @@ def _devices_used(result: Result[Any]) -> int:
 
 
 def _save_result(folder: Path, result: Result[Any]) -> None:
-    from placeopt.serialize import save
+    from placeopt.io.serialize import save
 
     (folder / "results").mkdir(exist_ok=True)
     save(result, folder / "results" / f"{result.solver}.json")
@@ -228,9 +228,9 @@ def _save_result(folder: Path, result: Result[Any]) -> None:
 def _save_best(
     folder: Path, problem: PlacementProblem, results: list[Result[Any]], best: int, objective: str
 ) -> list[str]:
-    from placeopt.placement_file import write_placement
+    from placeopt.io.placement_file import write_placement
+    from placeopt.io.serialize import save
     from placeopt.plotting.files import write_pictures
-    from placeopt.serialize import save
 
     for result in results:
         _save_result(folder, result)
@@ -256,7 +256,7 @@ def _json(
     report: BoundReport | None,
 ) -> dict[str, Any]:
     """One result object for one named solver; for several, the list and the best one's fields beside it."""
-    from placeopt.serialize import to_dict
+    from placeopt.io.serialize import to_dict
 
     rows = [{**to_dict(result), "devices_used": _devices_used(result), "single_device": single} for result in results]
     extra = {"bounds": {} if report is None else report.bounds, "files": files}

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError
 from placeopt.experiments.analysis import best_known
 from placeopt.experiments.cell import unpack_placement
 from placeopt.experiments.study import load_cell_problem
-from placeopt.files import read_json, write_text
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_json, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,7 +66,7 @@ class Record:
 
     def violations(self) -> list[str]:
         """Check the record against its problem, in words; empty when every claim holds."""
-        from placeopt.certificate import verify
+        from placeopt.certify.certificate import verify
 
         problem = self.load()
         if problem.hash != self.problem_hash:

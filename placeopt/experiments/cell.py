@@ -34,7 +34,7 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
     limit = cell.hard_timeout
     guard = guard and threading.current_thread() is threading.main_thread()
     if cell.kind == "placement":
-        from placeopt.evaluation import warm_up
+        from placeopt.makespan.evaluate import warm_up
 
         warm_up()  # a fresh worker's imports and kernels are not the solver's time
     started = time.time()
@@ -79,15 +79,15 @@ def _problem(text: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _bound(text: str) -> Any:
-    from placeopt.bounds import bound
+    from placeopt.makespan.bounds import bound
 
     return bound(_problem(text), seconds=0.0)
 
 
 def _solve(cell: Cell) -> dict[str, Any]:
     from placeopt.api import with_bound
-    from placeopt.solution import Budget
-    from placeopt.solver import make_solver
+    from placeopt.model.budget import Budget
+    from placeopt.solving.registry import make_solver
 
     text = json.dumps({"instance": cell.instance, "cluster": cell.cluster, "objective": cell.objective, "kind": cell.kind,
                        "training": cell.training, "fields": cell.fields}, sort_keys=True)  # fmt: skip
@@ -138,7 +138,7 @@ def pack_placement(placement: Any) -> str:
 
 def unpack_placement(text: str) -> Any:
     """Return the placement that `pack_placement` wrote."""
-    from placeopt.solution import Placement
+    from placeopt.model.placement import Placement
 
     data = json.loads(zlib.decompress(base64.b85decode(text)))
     return Placement(data["device"], data.get("priority"))

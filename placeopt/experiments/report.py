@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.errors import InputError, MissingExtraError
 from placeopt.experiments import analysis
 from placeopt.experiments.store import latest, read_rows
-from placeopt.files import write_bytes, write_text
+from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

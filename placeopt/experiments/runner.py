@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError, MissingExtraError
 from placeopt.experiments.cell import failure, run_cell
 from placeopt.experiments.store import RunStore, latest
 from placeopt.experiments.study import Cell, Study, expand
+from placeopt.model.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ def run_study(
 
 def _check_workers(cells: list[Cell], jobs: int, cores: int) -> None:
     """Refuse grids whose CP-SAT workers would crowd the cores."""
-    from placeopt.solver import make_solver
+    from placeopt.solving.registry import make_solver
 
     for name, kind, options in {(c.solver, c.kind, json.dumps(c.options, sort_keys=True)) for c in cells}:
         workers = getattr(make_solver(name, kind, **json.loads(options)), "num_workers", 1)
@@ -118,7 +118,7 @@ def _check_workers(cells: list[Cell], jobs: int, cores: int) -> None:
 def _warm_up(cells: list[Cell]) -> None:
     """Compile the kernels once, here, so that workers load them from numba's cache."""
     if cells and cells[0].kind == "placement":
-        from placeopt.evaluation import warm_up
+        from placeopt.makespan.evaluate import warm_up
 
         warm_up()
 

@@ -33,8 +33,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from placeopt import __version__
-from placeopt.errors import InputError
-from placeopt.files import read_text
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_text
 
 MAX_CELLS = 1_000_000
 
@@ -231,7 +231,7 @@ def expand(study: Study) -> list[Cell]:
         If a solver, option, instance or cluster is not understood, or the grid is larger than a million cells.
     """
     from placeopt.api import check_solver
-    from placeopt.solver import make_solver
+    from placeopt.solving.registry import make_solver
 
     instances = expand_instances(study.instances, study.folder)
     clusters: list[str | None] = list(study.clusters) or [None]

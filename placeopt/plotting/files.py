@@ -6,13 +6,13 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
-from placeopt.files import write_bytes, write_text
+from placeopt.model.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Placement
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
 
 
 def write_figure(figure: Any, path: Path, dpi: int = 150) -> Path:
@@ -36,8 +36,8 @@ def write_pictures(
 
     Without matplotlib the picture is left out: the trace needs nothing.
     """
-    from placeopt.errors import MissingExtraError
-    from placeopt.evaluation import evaluate
+    from placeopt.makespan.evaluate import evaluate
+    from placeopt.model.errors import MissingExtraError
     from placeopt.plotting.trace import chrome_trace
 
     run = evaluate(problem, placement, queue, check=False)

@@ -13,7 +13,7 @@ from placeopt.plotting.style import COLOURS, GREY, new_figure, time_unit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from placeopt.evaluation import Evaluation
+    from placeopt.makespan.evaluate import Evaluation
     from placeopt.runtime.simulation import Timeline
 
 MAX_LEGEND = 11

@@ -12,7 +12,7 @@ from placeopt.plotting.style import COLOURS, GREY, new_figure
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 MAX_DRAWN = 150
 

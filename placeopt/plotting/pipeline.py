@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.arrays import UNLIMITED
-from placeopt.errors import MissingExtraError
+from placeopt.model.arrays import UNLIMITED
+from placeopt.model.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import os

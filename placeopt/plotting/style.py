@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from placeopt.errors import MissingExtraError
+from placeopt.model.errors import MissingExtraError
 
 # Paul Tol's bright and muted schemes: told apart by colour-blind readers too.
 COLOURS = (

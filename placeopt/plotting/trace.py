@@ -9,7 +9,7 @@ import numpy as np
 from placeopt.plotting.lanes import pack_lanes
 
 if TYPE_CHECKING:
-    from placeopt.evaluation import Evaluation
+    from placeopt.makespan.evaluate import Evaluation
 
 DEVICES, TRANSFERS = 1, 2
 

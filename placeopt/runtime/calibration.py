@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.cost_model import lower
-from placeopt.errors import InputError
-from placeopt.evaluation import evaluate
 from placeopt.instances.calibrate import DeviceFit, LinkFit, fit_device, fit_link, with_measured_times
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.cost_model import lower
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
 from placeopt.runtime.plan import Constant, Step, make_plan
 from placeopt.runtime.simulation import with_ranks
-from placeopt.solution import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from placeopt.cluster import Cluster
-    from placeopt.graph import OpGraph
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.problem import PlacementProblem
     from placeopt.runtime.measurement import Measurement, Runtime
 
 MODES = ("none", "fitted", "measured")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.errors import ExecutionError, InputError, MissingExtraError
+from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.runtime import worker
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.plan import Plan, make_plan
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.cluster import Cluster
-    from placeopt.graph import OpGraph
-    from placeopt.solution import Placement
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.placement import Placement
 
 SETTINGS = {
     "distributed.scheduler.work-stealing": False,  # the placement decides

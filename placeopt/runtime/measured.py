@@ -19,19 +19,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.arrays import frozen
-from placeopt.errors import InputError
+from placeopt.model.arrays import frozen
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
 from placeopt.runtime.simulation import with_ranks
-from placeopt.solution import Placement
-from placeopt.solver import make_solver
+from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from placeopt.graph import OpGraph
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.budget import Budget
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
     from placeopt.runtime.measurement import Runtime
-    from placeopt.solution import Budget, Result
 
 HARMLESS = 4
 """Pairs after which a candidate that is slower on average is given up."""

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from placeopt.arrays import frozen
-from placeopt.errors import ExecutionError, InputError
-from placeopt.solution import Placement
+from placeopt.model.arrays import frozen
+from placeopt.model.errors import ExecutionError, InputError
+from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from placeopt.cluster import Cluster
-    from placeopt.graph import OpGraph
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.graph import OpGraph
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.runtime.kernels import KERNELS
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 Shape = tuple[int, ...]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.cluster import Cluster, Device, Link
+from placeopt.model.cluster import Cluster, Device, Link
 from placeopt.runtime.kernels import constant
 from placeopt.runtime.measurement import Measurement, check_placement
 from placeopt.runtime.plan import Constant, Plan, make_plan
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.graph import OpGraph
-    from placeopt.solution import Placement
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.placement import Placement
 
 NOMINAL = Device("worker", "worker", "cpu", peak_flops=5e10, memory_bandwidth=1e10, launch_overhead=1e-4)
 """One core of a present server, as a data sheet would have it."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.arrays import frozen
-from placeopt.evaluation import evaluate
-from placeopt.solution import Placement
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.arrays import frozen
+from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.problem import PlacementProblem
     from placeopt.runtime.measurement import Measurement
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.errors import ExecutionError, InputError, MissingExtraError
+from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
 from placeopt.runtime.kernels import constant
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.plan import Constant, Plan, make_plan
@@ -28,9 +28,9 @@ from placeopt.runtime.serial import execute, result_tensors, worker_cluster
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.cluster import Cluster
-    from placeopt.graph import OpGraph
-    from placeopt.solution import Placement
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.placement import Placement
 
 
 def unavailable() -> str:

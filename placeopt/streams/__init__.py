@@ -37,6 +37,7 @@ _EXPORTS = {
 __all__ = list(_EXPORTS)
 
 if TYPE_CHECKING:
+    from placeopt.plotting.jobs import chrome_trace, plot_occupancy
     from placeopt.streams.bound import OfflineBound, offline_bound
     from placeopt.streams.lookahead import LookaheadConfig, step_time
     from placeopt.streams.problem import JobStreamProblem, JobTable
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from placeopt.streams.simulator import DegreePolicy, Episode, Summary, simulate, simulate_many
     from placeopt.streams.sources import StreamSpec, load_stream
     from placeopt.streams.topology import RampTopology
-    from placeopt.streams.trace import chrome_trace, plot_occupancy
 
 
 def __getattr__(name: str) -> Any:

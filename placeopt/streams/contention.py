@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.arrays import to_ticks
-from placeopt.errors import InputError
+from placeopt.model.arrays import to_ticks
+from placeopt.model.errors import InputError
 from placeopt.streams.lookahead import LookaheadConfig, build_split_job
 from placeopt.streams.split import SplitJob, split_counts, split_job
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Placement
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
     from placeopt.streams.profiles import JobProfile
     from placeopt.streams.topology import RampTopology
 
@@ -42,8 +42,8 @@ def split_job_problem(
     ----------
     contention : "none", "pair" or "source".
     """
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Placement
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
 
     if contention not in ("none", "pair", "source"):
         raise InputError(f"contention: expected none, pair or source, received '{contention}'")
@@ -98,7 +98,7 @@ def contended_step_time(
     block : servers of the split ops (uniform rule; as many as the degree), in the order of the sub-ops; unsplit ops
         run on the first. None places the job on an empty cluster.
     """
-    from placeopt.evaluation import evaluate
+    from placeopt.makespan.evaluate import evaluate
 
     topology.require_degree(degree)
     if block is None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from placeopt.arrays import frozen
-from placeopt.errors import InputError
+from placeopt.model.arrays import frozen
+from placeopt.model.errors import InputError
 from placeopt.streams.split import RULES, SplitJob, place_on_empty, split_counts, split_job
 
 if TYPE_CHECKING:

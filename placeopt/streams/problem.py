@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.arrays import MAX_SUM, csr, int_array, to_ticks
-from placeopt.errors import InputError
+from placeopt.model.arrays import MAX_SUM, csr, int_array, to_ticks
+from placeopt.model.errors import InputError
 from placeopt.streams.kernels import JobArrays, StreamArrays
 from placeopt.streams.lookahead import LookaheadConfig, step_time
 from placeopt.streams.split import split_counts

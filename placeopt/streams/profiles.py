@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.arrays import frozen
-from placeopt.errors import InputError
+from placeopt.model.arrays import frozen
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from placeopt.cluster import Device
-    from placeopt.graph import OpGraph
     from placeopt.instances.readers.pipedream_parser import PipedreamProfile
+    from placeopt.model.cluster import Device
+    from placeopt.model.graph import OpGraph
 
 PAC_ML_MODELS = ("alexnet", "resnet18", "squeezenet1_0", "vgg16", "gnmt")
 """The five models of PAC-ML (Parsonson et al. 2023), measured by PipeDream."""
@@ -170,7 +170,7 @@ class JobProfile:
             raise InputError(f"job type '{name}': backward_ratio must be a number >= 0, received {backward_ratio}")
         keep = np.flatnonzero(~graph.backward)
         if device is not None:
-            from placeopt.cost_model import op_ticks
+            from placeopt.model.cost_model import op_ticks
 
             times, where = op_ticks(graph, device)[keep], device.kind
         elif graph.measured.shape[1]:

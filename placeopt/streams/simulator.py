@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.arrays import frozen
-from placeopt.errors import InputError
+from placeopt.model.arrays import frozen
+from placeopt.model.errors import InputError
 from placeopt.streams import kernels
 from placeopt.streams.kernels import CAUSES, PolicyArrays
 

@@ -20,8 +20,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from placeopt.arrays import to_ticks
-from placeopt.errors import InputError
+from placeopt.model.arrays import to_ticks
+from placeopt.model.errors import InputError
 from placeopt.streams.lookahead import LookaheadConfig
 from placeopt.streams.problem import JobStreamProblem, JobTable
 from placeopt.streams.profiles import PAC_ML_MODELS, load_profiles

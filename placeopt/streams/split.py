@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.arrays import frozen
-from placeopt.errors import InputError
+from placeopt.model.arrays import frozen
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.arrays import MAX_SUM, csr
-from placeopt.errors import InputError
+from placeopt.model.arrays import MAX_SUM, csr
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import placeopt as po
-from placeopt.evaluation import warm_up
+from placeopt.makespan.evaluate import warm_up
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
 

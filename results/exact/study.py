@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placeopt as po
-from placeopt.solution import Budget, Result
-from placeopt.solver import make_solver
+from placeopt.model.budget import Budget
+from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import placeopt as po
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.schedules import choose_pipeline, schedule, schedule_result
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.solve import warm_up

@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 
 import placeopt as po
-from placeopt.evaluation import best_queue
+from placeopt.makespan.evaluate import best_queue
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
-from placeopt.solver import Tracker, make_solver
 from placeopt.solvers.policy import rollout
 from placeopt.solvers.policy.dual_model import DualPolicyModel, Stage, roll, weights_of
 from placeopt.solvers.policy.dual_policy import DualPolicy, Learner
 from placeopt.solvers.policy.transfer import apply_policy, train_policy
+from placeopt.solving.registry import make_solver
+from placeopt.solving.tracker import Tracker
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("PLACEOPT_DATA", HERE.parents[2] / "shared" / "data")) / "doppler"

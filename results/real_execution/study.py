@@ -26,8 +26,9 @@ import numpy as np
 
 import placeopt as po
 from placeopt.api import load_graph
-from placeopt.evaluation import evaluate
-from placeopt.files import write_text
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.budget import Budget
+from placeopt.model.files import write_text
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.gantt import comparison_figure
 from placeopt.plotting.style import COLOURS, GREY, new_figure
@@ -44,13 +45,12 @@ from placeopt.runtime.calibration import (
     simulate,
 )
 from placeopt.runtime.simulation import timeline, with_ranks
-from placeopt.solution import Budget
 from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.search.annealing import Annealing
 from placeopt.solvers.search.cross_entropy import CrossEntropy, Post
 
 if TYPE_CHECKING:
-    from placeopt.graph import OpGraph
+    from placeopt.model.graph import OpGraph
 
 HERE = Path(__file__).parent
 WORKLOADS = {

@@ -27,7 +27,8 @@ from placeopt.experiments.store import latest, read_rows
 from placeopt.experiments.study import Study
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.study import convergence_figure
-from placeopt.solver import Tracker, make_solver, register
+from placeopt.solving.registry import make_solver, register
+from placeopt.solving.tracker import Tracker
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("PLACEOPT_DATA", HERE.parents[2] / "shared" / "data")) / "doppler"
@@ -75,7 +76,7 @@ class LayerExpert:
         placement = po.Placement(expert(problem))
         tracker.count(1)
         tracker.offer(po.evaluate(problem, placement).makespan, placement)
-        from placeopt.evaluation import finish
+        from placeopt.makespan.evaluate import finish
 
         return finish(tracker)
 

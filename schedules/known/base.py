@@ -6,21 +6,23 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.arrays import UNLIMITED
-from placeopt.errors import InputError
+from placeopt.model.arrays import UNLIMITED
+from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.evaluate import makespan, peak_memory
 from placeopt.schedules.known.chains import Chain, Instance, chains_of, starts_of_orders
 from placeopt.schedules.solution import PipelineSchedule
 from placeopt.schedules.solve import finish_pipeline, warm_up
-from placeopt.solver import OnProgress, Tracker
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solution import Budget, Result
+    from placeopt.solving.solver import OnProgress
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED
 from placeopt.schedules.completion import time_reversed
 from placeopt.schedules.evaluate import dispatch, makespan
 from placeopt.schedules.known.base import KnownSchedule, one_chain

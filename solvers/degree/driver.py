@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.solver import Tracker, require_objective
+from placeopt.model.errors import InputError
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
 from placeopt.streams.problem import JobStreamProblem
 from placeopt.streams.simulator import DegreePolicy, Episode, simulate, simulate_many
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 TRAINING, VALIDATION = 1_000_000, 2_000_000
 """Offsets of the seeds of streams that policies are tuned and chosen on; streams to be judged have small seeds."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.solvers.degree.driver import blocked_per_stream, finish, spent, start, training_streams
 from placeopt.streams.simulator import DegreePolicy, Episode
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress, Tracker
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
 
 FRAGMENTATION = (0.0, 0.5, 1.0, 2.0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.solvers.degree.driver import best_constant, finish, start, training_streams
 from placeopt.streams.simulator import DegreePolicy, Episode
 
 if TYPE_CHECKING:
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
     from placeopt.streams.problem import JobStreamProblem
 
 

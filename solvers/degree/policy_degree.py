@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.solvers.degree.driver import (
     VALIDATION,
     blocked_per_stream,
@@ -44,8 +44,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress, Tracker
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
 
 ORDER_WEIGHT = 6.0

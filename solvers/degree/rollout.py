@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.solvers.degree.driver import (
     best_constant,
     blocked_per_stream,
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress, Tracker
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
 
 MIN_STREAMS = 4

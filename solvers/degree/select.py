@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placeopt.errors import InputError
-from placeopt.solution import Budget
-from placeopt.solver import make_solver, specs
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.solving.registry import make_solver, specs
 
 if TYPE_CHECKING:
-    from placeopt.solver import OnProgress
+    from placeopt.solving.solver import OnProgress
     from placeopt.streams.problem import JobStreamProblem
     from placeopt.streams.simulator import DegreePolicy
 

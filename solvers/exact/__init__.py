@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placeopt.solver import SolverSpec
+from placeopt.solving.registry import SolverSpec
 
 SPECS: tuple[SolverSpec, ...] = (
     SolverSpec(
@@ -37,7 +37,7 @@ SPECS: tuple[SolverSpec, ...] = (
     ),
     SolverSpec(
         "lns",
-        "placeopt.solvers.exact.lns:Lns",
+        "placeopt.solvers.search.lns:Lns",
         "placement",
         ("makespan",),
         "re-optimise windows of the best placement with CP-SAT, for large problems",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.period import period_loads
-from placeopt.solution import Placement
+from placeopt.model.placement import Placement
+from placeopt.period.evaluate import period_loads
 from placeopt.solvers.exact.period_dp import NO_VALUE, IdealProgram, stage_devices
 
 if TYPE_CHECKING:

@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.solver import Tracker, require_objective
+from placeopt.model.errors import InputError
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.bounds.analysis import Analysis
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Placement, Result
-    from placeopt.solver import OnProgress
+    from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 COARSE_HORIZON = 2**40
 """Horizons (in units) beyond this are solved on a coarser grid only."""
@@ -89,9 +92,9 @@ class CpSat:
         initial: Placement | None,
         on_progress: OnProgress | None,
     ) -> Result[Placement]:
-        from placeopt.bounds.analysis import COMBINATORIAL, Analysis
-        from placeopt.bounds.feasibility import infeasible_reason
-        from placeopt.evaluation import finish
+        from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+        from placeopt.makespan.bounds.feasibility import infeasible_reason
+        from placeopt.makespan.evaluate import finish
         from placeopt.solvers.exact.warm_start import offer_initial, warm_start
 
         tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
@@ -150,7 +153,7 @@ def search(
         # what the whole model does not solve soon gains most from windows; the bound is pursued at the end
         status, message = _solve_on_grid(settings, problem, tracker, analysis, scale, FIRST_SHARE)
         if tracker.solution is not None and status is None and not message and not tracker.stop():
-            from placeopt.solvers.exact.lns import Lns, Search
+            from placeopt.solvers.search.lns import Lns, Search
 
             Search(Lns(), problem, tracker, analysis).run(share=WINDOW_SHARE)
     if status is None and not message and not tracker.stop():
@@ -163,7 +166,7 @@ def search(
 
 
 def _raise_by_fronts(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
-    from placeopt.bounds.front import front_bound
+    from placeopt.makespan.bounds.front import front_bound
 
     seconds = min(FRONT_SECONDS, FRONT_SHARE * tracker.seconds_left)
     value = front_bound(
@@ -211,7 +214,7 @@ def _solve_on_grid(
     """
     from ortools.sat.python import cp_model
 
-    from placeopt.evaluation import best_queue, evaluate
+    from placeopt.makespan.evaluate import best_queue, evaluate
     from placeopt.solvers.exact.interrupt import solve_interruptibly
     from placeopt.solvers.exact.makespan_model import MakespanModel
     from placeopt.solvers.exact.warm_start import offer

@@ -1,6 +1,6 @@
-"""CP-SAT for the latency of one sample with q slots per accelerator (model in `placeopt.latency`).
+"""CP-SAT for the latency of one sample with q slots per accelerator (model in `placeopt.latency.evaluate`).
 
-It runs where the bound by flows (`placeopt.bounds.latency_flow`) and the placements that come with it leave a gap.
+It runs where the bound by flows (`placeopt.latency.bounds.flow`) and the placements that come with it leave a gap.
 
 Variables: x[c, u] puts class c (ops that share a device) into unit u, a slot or the pool; start and end of
 every slot; ready[v], when op v's outputs are in host memory. With in[t, u], out[t, u] as for the period
@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.bounds.latency_flow import raise_flow_bound
-from placeopt.bounds.period import raise_period_bounds
-from placeopt.latency import (
+from placeopt.latency.bounds.flow import raise_flow_bound
+from placeopt.latency.evaluate import (
     latency_arrays,
     latency_finish,
     latency_value,
@@ -32,19 +31,23 @@ from placeopt.latency import (
     offer_latency,
     placement_slots,
 )
-from placeopt.problem import INCOMPATIBLE
-from placeopt.solver import Tracker, require_objective
+from placeopt.model.problem import INCOMPATIBLE
+from placeopt.period.bounds.combinatorial import raise_period_bounds
 from placeopt.solvers.exact.interrupt import solve_interruptibly
 from placeopt.solvers.exact.latency_warm_start import warm_start
 from placeopt.solvers.exact.period_warm_start import warm_seconds
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Placement, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 _FLOW_SHARE = 0.3  # of the time, for the bound by flows
 MAX_GRID = 2**40

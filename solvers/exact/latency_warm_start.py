@@ -12,17 +12,11 @@ from typing import TYPE_CHECKING
 import numba
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.latency import (
-    LatencyArrays,
-    _latency,
-    latency_arrays,
-    offer_latency,
-    placement_slots,
-)
-from placeopt.period import INFEASIBLE
-from placeopt.period_model import contract
-from placeopt.solution import Placement
+from placeopt.latency.evaluate import LatencyArrays, _latency, latency_arrays, offer_latency, placement_slots
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
+from placeopt.period.contraction import contract
+from placeopt.period.evaluate import INFEASIBLE
 from placeopt.solvers.exact.period_warm_start import enough_cycles
 
 if TYPE_CHECKING:
@@ -30,9 +24,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.period_model import PeriodModel
-    from placeopt.problem import PlacementProblem
-    from placeopt.solver import Tracker
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.period.contraction import PeriodModel
+    from placeopt.solving.tracker import Tracker
 
 _HOT, _COLD, _MOVES, _MOST_MOVES = 3e-2, 1e-5, 60_000, 2_000_000
 _MOVES_PER_CHOICE = 300  # shorter first cycles for small problems
@@ -151,8 +145,8 @@ def _cost(pins: list[int], first: int, last: int) -> int:
 
 def _pipeline(problem: PlacementProblem, chain: PeriodModel) -> NDArray[np.int64] | None:
     """Best pipeline for the period along the model's order."""
+    from placeopt.model.ideals import linear_lattice
     from placeopt.solvers.exact.chain_search import best_chain
-    from placeopt.solvers.exact.ideals import linear_lattice
     from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
 
     outcome = best_chain(IdealProgram(chain, linear_lattice(chain.num_nodes)), None)

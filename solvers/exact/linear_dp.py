@@ -12,25 +12,27 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.bounds.period import raise_period_bounds
-from placeopt.errors import InputError
-from placeopt.period import period_finish, period_value, period_violations
-from placeopt.period_model import contract
-from placeopt.solution import Placement
-from placeopt.solver import Tracker, require_objective
+from placeopt.model.errors import InputError
+from placeopt.model.ideals import linear_lattice
+from placeopt.model.placement import Placement
+from placeopt.period.bounds.combinatorial import raise_period_bounds
+from placeopt.period.contraction import contract
+from placeopt.period.evaluate import period_finish, period_value, period_violations
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.ideals import linear_lattice
 from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from placeopt.period_model import PeriodModel
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.period.contraction import PeriodModel
+    from placeopt.solving.solver import OnProgress
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.arrays import UNLIMITED
-from placeopt.bounds.relaxation import colocation_items
-from placeopt.solution import Placement
+from placeopt.makespan.bounds.relaxation import colocation_items
+from placeopt.model.arrays import UNLIMITED
+from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.bounds.analysis import Analysis
-    from placeopt.bounds.destructive import Clusters
-    from placeopt.solution import Schedule
+    from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.makespan.bounds.destructive import Clusters
+    from placeopt.model.schedule import Schedule
 
 Literal = Any  # a CP-SAT Boolean variable or its negation
 
@@ -332,7 +332,7 @@ class MakespanModel:
             demands.append(int(p.tensor_bytes[t]))
 
     def _shared_and_separated(self) -> None:
-        """Fix the "same device" literals that the horizon decides (see `placeopt.bounds.destructive`)."""
+        """Fix the "same device" literals that the horizon decides (see `placeopt.makespan.bounds.destructive`)."""
         if self.infeasible or self.clusters is None:
             self.model.add_bool_or([])
             return

@@ -22,18 +22,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.period import INFEASIBLE, order_edges, period_batch, period_finish
-from placeopt.period_model import contract
-from placeopt.solution import Placement
-from placeopt.solver import Tracker, require_objective
+from placeopt.model.placement import Placement
+from placeopt.period.contraction import contract
+from placeopt.period.evaluate import INFEASIBLE, order_edges, period_batch, period_finish
 from placeopt.solvers.exact.period_cp_sat import prepare
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 _TOLERANCE = 1e-6
 

@@ -12,7 +12,7 @@ Convexity: z[v, d] >= x[v, d] says that v or a descendant is on d; z grows upwar
 x[u, d] and not x[v, d] forbid z[v, d] for an edge u -> v (Tarnawski et al. 2020, section 4). Chain: a total
 order of the devices, transitive, that every order edge respects.
 
-The problem is contracted first under the incumbent's value, and the bounds of `placeopt.bounds.period` are
+The problem is contracted first under the incumbent's value, and the bounds of `placeopt.period.bounds.combinatorial` are
 constraints. Identical devices are told apart by falling load (by their order in the chain).
 """
 
@@ -24,23 +24,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.bounds.period import column_bound, raise_period_bounds
-from placeopt.errors import InputError
-from placeopt.period import INFEASIBLE, order_edges, period_batch, period_finish, period_loads
-from placeopt.period_model import contract
-from placeopt.solution import Placement
-from placeopt.solver import Tracker, require_objective
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
+from placeopt.period.bounds.combinatorial import column_bound, raise_period_bounds
+from placeopt.period.contraction import contract
+from placeopt.period.evaluate import INFEASIBLE, order_edges, period_batch, period_finish, period_loads
 from placeopt.solvers.exact.interrupt import solve_interruptibly
 from placeopt.solvers.exact.linear_dp import offer_initial
 from placeopt.solvers.exact.period_warm_start import improve, warm_seconds, warm_start
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 MAX_GRID = 2**40
 """Sums of ticks above this are solved on a coarser grid (floored, so that bounds stay proofs)."""

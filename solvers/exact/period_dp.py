@@ -29,15 +29,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numba
 import numpy as np
 
-from placeopt.arrays import touching_tensors
+from placeopt.model.arrays import touching_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from placeopt.period_model import PeriodModel
-    from placeopt.solvers.exact.ideals import Lattice
+    from placeopt.model.ideals import Lattice
+    from placeopt.period.contraction import PeriodModel
 
 NO_VALUE = 2**62
 """Value of a state that cannot be reached."""

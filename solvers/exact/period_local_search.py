@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numba
 import numpy as np
 
-from placeopt.arrays import touching_tensors
+from placeopt.model.arrays import touching_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from placeopt.period_model import PeriodModel
+    from placeopt.period.contraction import PeriodModel
 
 _AIM = 0.004  # the target is this far below the incumbent, or at the bound
 _HOT, _COLD = 3e-2, 1e-5  # temperatures, relative to the incumbent
@@ -270,8 +270,8 @@ def anneal_period(
 
 def _pass_shares(model: PeriodModel, node_device: NDArray[np.int64]) -> NDArray[np.float64]:
     """Share of the forward and the backward pass in the period of a placement."""
-    from placeopt.period import period_loads
-    from placeopt.solution import Placement
+    from placeopt.model.placement import Placement
+    from placeopt.period.evaluate import period_loads
 
     load = period_loads(model.problem, Placement(model.expand(node_device))).max(axis=1).astype(np.float64)
     share: NDArray[np.float64] = load / max(1.0, float(load.sum()))

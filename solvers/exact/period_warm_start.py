@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.period import INFEASIBLE, period_batch
-from placeopt.period_model import contract
-from placeopt.solution import Placement
+from placeopt.model.errors import InputError
+from placeopt.model.ideals import ideal_lattice
+from placeopt.model.placement import Placement
+from placeopt.period.contraction import contract
+from placeopt.period.evaluate import INFEASIBLE, period_batch
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.ideals import ideal_lattice
 from placeopt.solvers.exact.linear_dp import offer_initial, search_orders
 from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
 from placeopt.solvers.exact.period_local_search import anneal_period
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.period_model import PeriodModel
-    from placeopt.solver import Tracker
+    from placeopt.period.contraction import PeriodModel
+    from placeopt.solving.tracker import Tracker
 
 _ORDERS, _MAX_IDEALS, _CYCLES, _MAX_NODES = 4, 60_000, 6, 2_000
 _SHARE, _MOST_SECONDS = 0.15, 60.0

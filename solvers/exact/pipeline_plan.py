@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING
 import numba
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.period_model import contract
-from placeopt.solver import require_objective
+from placeopt.model.errors import InputError
+from placeopt.model.ideals import ideal_lattice, linear_lattice
+from placeopt.period.contraction import contract
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.ideals import ideal_lattice, linear_lattice
 from placeopt.solvers.exact.period_dp import NO_VALUE, IdealProgram, stage_devices
+from placeopt.solving.registry import require_objective
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from placeopt.period_model import PeriodModel
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.period.contraction import PeriodModel
 
 
 @dataclass(frozen=True)

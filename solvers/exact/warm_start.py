@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.errors import InputError
-from placeopt.evaluation import INFEASIBLE, best_queue
-from placeopt.solution import Budget, Placement
-from placeopt.solver import make_solver
-from placeopt.validate import placement_violations
+from placeopt.makespan.evaluate import INFEASIBLE, best_queue
+from placeopt.makespan.judge import placement_violations
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
-    from placeopt.problem import PlacementProblem
-    from placeopt.solver import Tracker
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.solving.tracker import Tracker
 
 HEURISTICS = ("etf", "single-device", "edge-zeroing", "heft", "critical-path", "dsc")
 """Tried in this order: the first always gives something, the next ones win where communication is dear."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.solvers.heuristics import kernels
 from placeopt.solvers.heuristics.driver import INFLATIONS, View, run
 
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Placement, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 CAUTIOUS = INFLATIONS[::-1]
 

@@ -12,22 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.arrays import frozen
-from placeopt.bounds.feasibility import infeasible_reason
-from placeopt.evaluation import INFEASIBLE, best_queue, evaluate_batch, finish
-from placeopt.solution import Placement
-from placeopt.solver import Tracker, require_objective
+from placeopt.makespan.bounds.feasibility import infeasible_reason
+from placeopt.makespan.evaluate import INFEASIBLE, best_queue, evaluate_batch, finish
+from placeopt.model.arrays import frozen
+from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics import kernels, ranks
 from placeopt.solvers.heuristics.repair import pack, repair
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 INFLATIONS = (0.0, 0.125, 0.25, 0.5, 1.0)
 """Shares of an op's tensors that count as resident when the limit is on the dynamic peak, tried in order."""

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Placement, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 FORBIDDEN = 1e30
 

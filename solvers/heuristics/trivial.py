@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.solution import Placement
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics.driver import View, run
 
 if TYPE_CHECKING:
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placeopt.solver import SolverSpec
+from placeopt.solving.registry import SolverSpec
 
 SPECS: tuple[SolverSpec, ...] = (
     SolverSpec(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt import __version__
-from placeopt.errors import InputError
-from placeopt.files import read_json, write_text
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_json, write_text
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.policy import rollout
 from placeopt.solvers.policy.rollout import PLC_FEATURES, SEL_FEATURES, RolloutArrays, Weights
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.problem import PlacementProblem
 
 FORMAT, VERSION = "placeopt/dual-policy", 1
 SCALINGS = ("graph", "candidates")
@@ -266,7 +266,7 @@ def roll(
 
     With mode REPLAY or REPLAY_TIES the given `devices` and `ranks` are repeated (ranks topological).
     """
-    from placeopt.evaluation import parallel_slices
+    from placeopt.makespan.evaluate import parallel_slices
 
     n, k = stage.arrays.compute.shape
     batch = len(seeds)

@@ -14,22 +14,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.evaluation import INFEASIBLE, best_queue, evaluate_batch, finish
-from placeopt.solution import Budget, Placement
-from placeopt.solver import Tracker, make_solver, require_objective
+from placeopt.makespan.evaluate import INFEASIBLE, best_queue, evaluate_batch, finish
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
 from placeopt.solvers.policy import rollout
 from placeopt.solvers.policy.dual_model import SCALINGS, DualPolicyModel, Episodes, Stage, roll, weights_of
 from placeopt.solvers.policy.engine import Adam, rank_utilities
+from placeopt.solving.registry import make_solver, require_objective
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 MEASURED_BATCH = 8
 """Episodes per gradient step where every one is measured: a real system is a thousand times slower than the simulator."""
@@ -309,7 +311,7 @@ def teaching_order(problem: PlacementProblem, placement: Placement) -> tuple[NDA
 
     An op is ranked when it starts if the placement is executed.
     """
-    from placeopt.evaluation import evaluate
+    from placeopt.makespan.evaluate import evaluate
 
     _, queue = best_queue(problem, placement)
     run = evaluate(problem, placement, queue, check=False)

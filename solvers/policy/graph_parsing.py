@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.evaluation import finish, parallel_slices
-from placeopt.solver import Tracker, require_objective
+from placeopt.makespan.evaluate import finish, parallel_slices
+from placeopt.model.errors import InputError
 from placeopt.solvers.policy import group_kernels
 from placeopt.solvers.policy.engine import Adam, rank_utilities
 from placeopt.solvers.policy.group_kernels import PLACE_FEATURES
 from placeopt.solvers.policy.group_problem import Judge, group_arrays
 from placeopt.solvers.policy.grouper_placer import spent
 from placeopt.solvers.policy.structure import STRUCTURE, structure_features
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Placement, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 ABLATIONS = ("none", "spectral", "position", "fractal_dimension", "centrality", "structure", "parsing", "placing")
 

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.evaluation import INFEASIBLE, best_queue, evaluate_batch
-from placeopt.solution import Budget, Placement
-from placeopt.solver import make_solver
+from placeopt.makespan.evaluate import INFEASIBLE, best_queue, evaluate_batch
+from placeopt.model.budget import Budget
+from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.policy.group_kernels import GroupArrays
+from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solver import Tracker
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.solving.tracker import Tracker
 
 NUM_LEVELS = 16
 

@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.evaluation import finish, parallel_slices
-from placeopt.solver import Tracker, require_objective
+from placeopt.makespan.evaluate import finish, parallel_slices
+from placeopt.model.errors import InputError
 from placeopt.solvers.policy import group_kernels
 from placeopt.solvers.policy.engine import Adam, MovingBaseline
 from placeopt.solvers.policy.group_kernels import PLACE_FEATURES, GroupArrays
 from placeopt.solvers.policy.group_problem import Judge, group_arrays, square_root_rewards
 from placeopt.solvers.policy.structure import neighbour_means, structure_features, type_features
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Placement, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 HEAD_START = 6.0
 """Logit that the seed's group of each op gets over the others."""

@@ -18,7 +18,7 @@ from placeopt.solvers.heuristics.driver import View
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.problem import PlacementProblem
 
 NUM_TYPES = 12
 NUM_SPECTRAL = 4

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.evaluation import INFEASIBLE, evaluate_batch
+from placeopt.makespan.evaluate import INFEASIBLE, evaluate_batch
+from placeopt.model.errors import InputError
 from placeopt.solvers.policy import rollout
 from placeopt.solvers.policy.dual_model import DualPolicyModel, Stage, roll, weights_of
 from placeopt.solvers.policy.engine import Adam
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.problem import PlacementProblem
 
 
 class Episode(NamedTuple):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.evaluation import INFEASIBLE
+from placeopt.makespan.evaluate import INFEASIBLE
+from placeopt.model.errors import InputError
 from placeopt.solvers.search import population_kernels
 from placeopt.solvers.search.objective import Measure, Objective
 from placeopt.solvers.search.starts import check_start, starting_placements
@@ -27,9 +27,11 @@ from placeopt.solvers.search.walker import Crew, Walker, random_states
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Placement, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 CYCLE_STEPS = 150
 """Steps of a cycle per op: longer budgets are split into more cycles, up to MAX_CYCLES."""

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.solvers.search.annealing import improve
 from placeopt.solvers.search.distribution import Settings, search
 from placeopt.solvers.search.objective import Measure, Objective
 from placeopt.solvers.search.starts import RANDOM, check_start, starting_placements
 
 if TYPE_CHECKING:
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Placement, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 AUTO_GROUPS = 48
 """Number of groups where none is given and there are more units."""

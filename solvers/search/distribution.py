@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.evaluation import INFEASIBLE
+from placeopt.makespan.evaluate import INFEASIBLE
 from placeopt.solvers.search import population_kernels as kernels
 from placeopt.solvers.search.walker import random_states
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.solution import Placement
+    from placeopt.model.placement import Placement
     from placeopt.solvers.search.objective import Objective
 
     Floats = NDArray[np.float64]

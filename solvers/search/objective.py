@@ -13,21 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.bounds.feasibility import infeasible_reason
-from placeopt.errors import InputError
-from placeopt.evaluation import INFEASIBLE, best_queue, evaluate_batch, finish
-from placeopt.solution import Placement
-from placeopt.solver import Tracker, require_objective
+from placeopt.makespan.bounds.feasibility import infeasible_reason
+from placeopt.makespan.evaluate import INFEASIBLE, best_queue, evaluate_batch, finish
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics.repair import pack
 from placeopt.solvers.search.space import Space
 from placeopt.solvers.search.walker import warm_up
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
-    from placeopt.solution import Budget, Result
-    from placeopt.solver import OnProgress
+    from placeopt.model.budget import Budget
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
 
 Measure = Callable[[Any], float]
 """A user's own objective: devices, shape (num_ops,), to seconds; not finite where the placement fails."""
@@ -118,7 +120,7 @@ class Objective:
         if self.measure is not None:
             return self._measured(devices)
         if self.problem.objective == "period":
-            from placeopt.period import period_batch
+            from placeopt.period.evaluate import period_batch
 
             return period_batch(self.problem, devices)
         return evaluate_batch(self.problem, devices, ranks, threads=self.threads)
@@ -162,7 +164,7 @@ class Objective:
         if self.measure is not None:
             return tracker.result(message=message or "the objective is the caller's measurement of this placement")
         if self.problem.objective == "period":
-            from placeopt.period import period_finish
+            from placeopt.period.evaluate import period_finish
 
             return period_finish(tracker, message=message)
         return finish(tracker, message=message)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.arrays import frozen
-from placeopt.errors import InfeasiblePlacementError
-from placeopt.evaluation import best_queue, evaluate
-from placeopt.solution import Placement
+from placeopt.makespan.evaluate import best_queue, evaluate
+from placeopt.model.arrays import frozen
+from placeopt.model.errors import InfeasiblePlacementError
+from placeopt.model.placement import Placement
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.heuristics.repair import repair
 from placeopt.solvers.search.walk import Graph
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.problem import PlacementProblem
+    from placeopt.model.problem import PlacementProblem
 
     Ints = NDArray[np.int64]
 
@@ -86,7 +86,7 @@ class Space:
         """Mean ticks that each tensor costs between two devices, or to and from host memory (period)."""
         problem = self.problem
         if problem.objective == "period":
-            from placeopt.period import io_ticks
+            from placeopt.period.evaluate import io_ticks
 
             return io_ticks(problem).mean(axis=1, dtype=np.float64) if problem.num_tensors else np.zeros(0)
         return self.view.mean_transfer

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.errors import InputError
-from placeopt.evaluation import INFEASIBLE
-from placeopt.solution import Budget, Placement
-from placeopt.solver import make_solver, specs
+from placeopt.makespan.evaluate import INFEASIBLE
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
 from placeopt.solvers.search.space import distinct
+from placeopt.solving.registry import make_solver, specs
 
 if TYPE_CHECKING:
     from placeopt.solvers.search.objective import Objective

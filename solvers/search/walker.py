@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt import evaluation
-from placeopt.evaluation import num_threads
-from placeopt.problem import PlacementProblem
+from placeopt.makespan import evaluate as evaluation
+from placeopt.makespan.evaluate import num_threads
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.search import anneal_kernels, population_kernels
 from placeopt.solvers.search.space import ranked
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.solution import Placement
+    from placeopt.model.placement import Placement
     from placeopt.solvers.search.space import Space
 
     Ints = NDArray[np.int64]

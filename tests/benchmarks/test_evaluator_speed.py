@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placeopt import kernels
-from placeopt.evaluation import evaluate_batch, problem_arrays
-from placeopt.problem import PlacementProblem
+from placeopt.makespan import simulator as kernels
+from placeopt.makespan.evaluate import evaluate_batch, problem_arrays
+from placeopt.model.problem import PlacementProblem
 
 
 def layered(n, k, edges, seed=0, channel=None):

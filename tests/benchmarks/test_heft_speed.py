@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pytest_benchmark")
 
-from placeopt.problem import PlacementProblem
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.heuristics.list_scheduling import heft_plan
 

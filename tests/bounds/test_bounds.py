@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_problems import random_problem
 
-from placeopt.bounds import METHODS, bound
-from placeopt.bounds.analysis import Analysis
-from placeopt.errors import InputError
-from placeopt.evaluation import evaluate_batch
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
+from placeopt.makespan.bounds import METHODS, bound
+from placeopt.makespan.bounds.analysis import Analysis
+from placeopt.makespan.evaluate import evaluate_batch
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.problem import PlacementProblem
+from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.interpreted
 
@@ -154,7 +154,7 @@ def test_relabelling_devices_changes_nothing():
 
 def test_a_window_only_weakens(data):
     """Cutting the ancestors off at a window gives smaller heads, never larger ones."""
-    from placeopt.bounds.communication import heads_tails
+    from placeopt.makespan.bounds.communication import heads_tails
 
     relaxation = Analysis(doppler(data, "llama_block")).relaxation
     full = heads_tails(relaxation)

@@ -15,12 +15,13 @@ import pytest
 from exact_instances import brute_force, doppler, known_optima, random_layered
 from random_problems import random_problem
 
-from placeopt.errors import InputError
-from placeopt.evaluation import evaluate
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget, Placement
+from placeopt.makespan.evaluate import evaluate
+from placeopt.makespan.judge import placement_violations, schedule_violations
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat
-from placeopt.validate import placement_violations, schedule_violations
 
 sys.path.insert(0, str(Path(__file__).parent))
 from alternative_model import optimal_makespan

@@ -7,12 +7,12 @@ import pytest
 from exact_instances import known_optima, random_layered
 from random_problems import random_problem
 
-from placeopt.evaluation import evaluate
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
-from placeopt.solvers.exact.lns import KINDS, Bandit, Lns
-from placeopt.validate import placement_violations, schedule_violations
+from placeopt.makespan.evaluate import evaluate
+from placeopt.makespan.judge import placement_violations, schedule_violations
+from placeopt.model.budget import Budget
+from placeopt.model.problem import PlacementProblem
+from placeopt.solvers.search.lns import KINDS, Bandit, Lns
+from placeopt.solving.registry import make_solver
 
 FAST = Lns(effort=0.05, first_size=10)
 

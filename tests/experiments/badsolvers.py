@@ -8,9 +8,10 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar
 
-from placeopt.evaluation import finish
-from placeopt.solution import Placement
-from placeopt.solver import Tracker, register
+from placeopt.makespan.evaluate import finish
+from placeopt.model.placement import Placement
+from placeopt.solving.registry import register
+from placeopt.solving.tracker import Tracker
 
 
 @register("misbehave", summary="raises, sleeps, dies or returns, by seed")

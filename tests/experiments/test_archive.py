@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import placeopt as po
-from placeopt.errors import InputError
 from placeopt.experiments.archive import read_archive, update_archive
 from placeopt.experiments.cell import pack_placement, run_cell
 from placeopt.experiments.study import Study, expand
+from placeopt.model.errors import InputError
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "best-known.json"
 SMALL = 400  # ops

@@ -9,9 +9,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from placeopt.errors import InputError
 from placeopt.experiments import analysis
 from placeopt.experiments.report import write_report
+from placeopt.model.errors import InputError
 
 
 def row(instance, label, seed, value, bound=10, trace=None, **more):

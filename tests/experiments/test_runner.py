@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from placeopt.errors import InputError
 from placeopt.experiments.cell import pack_placement, unpack_placement
 from placeopt.experiments.runner import run_study
 from placeopt.experiments.store import RunStore, latest, read_rows
 from placeopt.experiments.study import expand, expand_instances, load_study
-from placeopt.solution import Placement
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
 
 STUDY = """
 name = "grid"

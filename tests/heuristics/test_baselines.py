@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from random_problems import random_problem
 
-from placeopt.errors import InputError
-from placeopt.evaluation import evaluate_batch
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
+from placeopt.makespan.evaluate import evaluate_batch
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics import SPECS
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.heuristics.enumerative import assign_groups, groups
 from placeopt.solvers.heuristics.trivial import sample_units
+from placeopt.solving.registry import make_solver
 
 
 def chain(n, k=2, **fields):

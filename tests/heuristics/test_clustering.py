@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from random_problems import random_problem
 
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
+from placeopt.model.budget import Budget
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.clustering import (
     EdgeZeroing,
     cut_clusters,
@@ -22,6 +21,7 @@ from placeopt.solvers.clustering import (
 )
 from placeopt.solvers.heuristics.cluster_kernels import zero_edges
 from placeopt.solvers.heuristics.driver import View, join
+from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.interpreted
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from exact_instances import doppler, known_optima
 
-from placeopt.evaluation import evaluate
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
+from placeopt.makespan.evaluate import evaluate
+from placeopt.makespan.judge import placement_violations, schedule_violations
+from placeopt.model.budget import Budget
 from placeopt.solvers.heuristics import SPECS
-from placeopt.validate import placement_violations, schedule_violations
+from placeopt.solving.registry import make_solver
 
 NAMES = [spec.name for spec in SPECS]
 BUDGET = Budget(evaluations=60)

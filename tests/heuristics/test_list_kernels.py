@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from random_problems import random_problem
 
-from placeopt.evaluation import evaluate
-from placeopt.problem import PlacementProblem
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.baechi import favourite_children, greedy_children
 from placeopt.solvers.heuristics.driver import View

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from random_problems import random_problem
 
-from placeopt.bounds.feasibility import infeasible_reason
-from placeopt.evaluation import evaluate
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
+from placeopt.makespan.bounds.feasibility import infeasible_reason
+from placeopt.makespan.evaluate import evaluate
+from placeopt.makespan.judge import placement_violations
+from placeopt.model.budget import Budget
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics import SPECS
 from placeopt.solvers.heuristics.driver import View, units_of
 from placeopt.solvers.heuristics.repair import pack, repair
-from placeopt.validate import placement_violations
+from placeopt.solving.registry import make_solver
 
 NAMES = [spec.name for spec in SPECS]
 BUDGET = Budget(evaluations=30)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placeopt.evaluation import evaluate
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.budget import Budget
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.heuristics.list_scheduling import cpop_plan, heft_plan, peft_plan
+from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.interpreted
 

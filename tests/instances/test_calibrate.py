@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placeopt.cluster import Device
-from placeopt.cost_model import op_ticks
-from placeopt.errors import InputError
-from placeopt.graph import UNKNOWN
 from placeopt.instances.calibrate import fit_device, fit_link, read_measurements, with_measured_times
 from placeopt.instances.generators import generate
+from placeopt.model.cluster import Device
+from placeopt.model.cost_model import op_ticks
+from placeopt.model.errors import InputError
+from placeopt.model.graph import UNKNOWN
 
 TRUE = Device("d", "d", "gpu", peak_flops=1.2e13, memory_bandwidth=7e11, launch_overhead=5e-6)
 

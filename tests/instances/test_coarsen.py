@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from random_problems import random_device, random_problem
 
-from placeopt.errors import InputError
-from placeopt.evaluation import evaluate
-from placeopt.graph import OpGraph
 from placeopt.instances.coarsen import METHODS, coarsen, group_labels
 from placeopt.instances.generators import generate
 from placeopt.instances.generators.planted import planted_problem
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Placement
-from placeopt.validate import placement_violations
+from placeopt.makespan.evaluate import evaluate
+from placeopt.makespan.judge import placement_violations
+from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 
 CONVEX = ("chain", "heavy-edge", "topological")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt import serialize
-from placeopt.errors import InputError
 from placeopt.instances.generators import generate, generator_help, generator_names
+from placeopt.io import serialize
+from placeopt.model.errors import InputError
 
 # published parameter counts, and flops (2 per multiply-add) per sample where a paper or the usual model
 # cards state them

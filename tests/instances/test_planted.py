@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.cluster import contention_matrix
-from placeopt.evaluation import evaluate
 from placeopt.instances.generators import generate
 from placeopt.instances.generators.planted import planted_problem
-from placeopt.validate import schedule_violations
+from placeopt.makespan.evaluate import evaluate
+from placeopt.makespan.judge import schedule_violations
+from placeopt.model.cluster import contention_matrix
 
 
 @pytest.mark.jit

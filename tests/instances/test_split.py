@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.errors import InputError
-from placeopt.graph import UNKNOWN, UNSUPPORTED, OpGraph
 from placeopt.instances.generators import generate
 from placeopt.instances.generators.builder import GraphBuilder
 from placeopt.instances.split import DIMENSIONS, replicate, split
 from placeopt.instances.training import training_graph
+from placeopt.model.errors import InputError
+from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
 
 def _traffic(graph):

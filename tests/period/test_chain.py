@@ -9,13 +9,13 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
-from placeopt.errors import InputError
-from placeopt.period import period_violations
-from placeopt.period_model import contract
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
-from placeopt.solvers.exact.ideals import ideal_lattice, linear_lattice
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.ideals import ideal_lattice, linear_lattice
+from placeopt.model.problem import PlacementProblem
+from placeopt.period.contraction import contract
+from placeopt.period.evaluate import period_violations
+from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.interpreted
 

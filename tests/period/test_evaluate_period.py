@@ -8,11 +8,11 @@ import numpy as np
 import period_problems as problems
 import pytest
 
-from placeopt.errors import InfeasiblePlacementError, InputError
-from placeopt.latency import latency_batch, latency_value, latency_violations, placement_slots
-from placeopt.period import INFEASIBLE, period_batch, period_loads, period_value, period_violations
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Placement
+from placeopt.latency.evaluate import latency_batch, latency_value, latency_violations, placement_slots
+from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
+from placeopt.period.evaluate import INFEASIBLE, period_batch, period_loads, period_value, period_violations
 
 pytestmark = pytest.mark.interpreted
 

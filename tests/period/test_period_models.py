@@ -9,13 +9,13 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
-from placeopt.bounds.latency_flow import FlowBound
-from placeopt.bounds.period import column_bound
-from placeopt.latency import latency_violations
-from placeopt.period import period_bounds, period_violations
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
+from placeopt.latency.bounds.flow import FlowBound
+from placeopt.latency.evaluate import latency_violations
+from placeopt.model.budget import Budget
+from placeopt.period.bounds.combinatorial import column_bound
+from placeopt.period.evaluate import period_bounds, period_violations
 from placeopt.solvers.exact import latency_cp_sat
+from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.jit
 

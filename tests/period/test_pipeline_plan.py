@@ -9,11 +9,11 @@ import period_problems as problems
 import pytest
 
 import placeopt as po
-from placeopt.errors import InputError
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.pipeline_plan import plan_pipeline
+from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.jit
 

@@ -9,11 +9,11 @@ import pytest
 from random_problems import random_problem
 
 from placeopt.api import load
-from placeopt.errors import InputError
-from placeopt.evaluation import evaluate_batch
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget, Placement
-from placeopt.solver import make_solver
+from placeopt.makespan.evaluate import evaluate_batch
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy import group_kernels, rollout
 from placeopt.solvers.policy.dual_model import DualPolicyModel, Stage, roll, weights_of
 from placeopt.solvers.policy.dual_policy import DualPolicy, teaching_order
@@ -21,6 +21,7 @@ from placeopt.solvers.policy.engine import rank_utilities
 from placeopt.solvers.policy.graph_parsing import edge_features
 from placeopt.solvers.policy.group_problem import group_arrays, square_root_rewards
 from placeopt.solvers.policy.structure import STRUCTURE, structure_features
+from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -200,8 +201,8 @@ def test_learning_beats_its_start(name):
 @pytest.mark.parametrize("learn", ["sel", "plc"])
 def test_ablations_keep_the_other_policy(learn):
     """With only one policy learning, the other one's weights stay as they were."""
-    from placeopt.solver import Tracker
     from placeopt.solvers.policy.dual_policy import Learner
+    from placeopt.solving.tracker import Tracker
 
     problem = sparse_problem(4)
     config = DualPolicy(learn=learn)

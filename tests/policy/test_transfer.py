@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from placeopt.api import load
-from placeopt.errors import InputError
-from placeopt.evaluation import INFEASIBLE, best_queue, evaluate_batch
-from placeopt.solution import Budget, Placement
-from placeopt.solver import make_solver
+from placeopt.makespan.evaluate import INFEASIBLE, best_queue, evaluate_batch
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
 from placeopt.solvers.policy.dual_model import DualPolicyModel, Stage, roll, weights_of
 from placeopt.solvers.policy.dual_policy import DualPolicy, Learner, residual_groups
 from placeopt.solvers.policy.transfer import apply_policy, relative_advantage, train_policy
+from placeopt.solving.registry import make_solver
 
 
 @pytest.fixture(scope="module")

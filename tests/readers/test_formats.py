@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from reader_samples import NEW, OLD, PARTITION, STG
 
-from placeopt.errors import InputError
-from placeopt.graph import UNKNOWN, UNSUPPORTED
 from placeopt.instances.readers import from_networkx, read_bundled, read_graph
+from placeopt.model.errors import InputError
+from placeopt.model.graph import UNKNOWN, UNSUPPORTED
 
 
 def read(tmp_path, text, name="file.txt", **options):

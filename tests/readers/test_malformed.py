@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from reader_samples import NEW, OLD, PARTITION, STG
 
-from placeopt.errors import InputError
-from placeopt.graph import OpGraph
 from placeopt.instances.readers import FORMATS, read_graph, write_graph
+from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 
 NODE = "forward_compute_time=1, backward_compute_time=1, activation_size=1, parameter_size=4"
 PIPEDREAM = f"node1 -- A(1) -- {NODE}\nnode2 -- B -- {NODE}\n\tnode1 -- node2\n"
@@ -44,7 +44,7 @@ CSV = "op,flops\na,1\nb,2\n\nsource,target,bytes\na,b,3\n"
 
 def own() -> str:
     """Return the JSON text of a small graph."""
-    from placeopt.serialize import to_dict
+    from placeopt.io.serialize import to_dict
 
     return json.dumps(to_dict(OpGraph.from_edges("g", ["a", "b"], [(0, 1)], [4])))
 

@@ -9,10 +9,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from placeopt.errors import InputError
 from placeopt.instances.readers import read_graph, symbolic_dims
 from placeopt.instances.readers.onnx_model import parse_dims
 from placeopt.instances.readers.onnx_models import list_models
+from placeopt.model.errors import InputError
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402

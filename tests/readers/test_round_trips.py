@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placeopt.errors import InputError
-from placeopt.graph import OpGraph
 from placeopt.instances.readers import FORMATS, from_networkx, read_graph, to_networkx, write_graph
+from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 
 ARRAYS = ("producer", "tensor_bytes", "consumer_ptr", "consumer", "flops", "bytes_moved", "resident", "parameters",
           "colocation", "backward", "meta", "unshaped", "measured_transfer")  # fmt: skip

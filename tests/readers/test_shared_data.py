@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
-from placeopt.errors import InputError
-from placeopt.graph import UNSUPPORTED
 from placeopt.instances.readers import read_bundled, read_graph
+from placeopt.model.errors import InputError
+from placeopt.model.graph import UNSUPPORTED
 
 # nodes, edges, sum of activation bytes of nodes with a reader, parameter bytes; counted with other tools
 PIPEDREAM = {

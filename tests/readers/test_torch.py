@@ -10,9 +10,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from placeopt.errors import InputError
 from placeopt.instances.readers import from_torch, read_graph
 from placeopt.instances.readers.torch_ops import base_name, module_path
+from placeopt.model.errors import InputError
 
 
 @pytest.fixture(scope="module")

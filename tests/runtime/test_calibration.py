@@ -10,8 +10,8 @@ from runtime_simulated import SimulatedRuntime
 
 import placeopt as po
 from placeopt.api import load_graph
-from placeopt.cluster import Link
-from placeopt.errors import InputError
+from placeopt.model.cluster import Link
+from placeopt.model.errors import InputError
 from placeopt.runtime.calibration import Comparison, agreement, calibrate, learn, probes, simulate, trimmed_mean
 from placeopt.runtime.serial import SerialRuntime, worker_cluster
 

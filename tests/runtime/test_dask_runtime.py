@@ -14,8 +14,8 @@ import pytest
 
 import placeopt as po
 from placeopt.api import load_graph
-from placeopt.errors import ExecutionError, InputError
-from placeopt.graph import OpGraph
+from placeopt.model.errors import ExecutionError, InputError
+from placeopt.model.graph import OpGraph
 from placeopt.runtime import dask_runtime as module
 from placeopt.runtime.measurement import compare_results
 from placeopt.runtime.plan import make_plan

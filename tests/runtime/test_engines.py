@@ -11,7 +11,7 @@ import pytest
 import placeopt as po
 from placeopt.api import load_graph
 from placeopt.cli import main
-from placeopt.errors import ExecutionError, InputError
+from placeopt.model.errors import ExecutionError, InputError
 from placeopt.runtime import Runtime, SerialRuntime
 
 

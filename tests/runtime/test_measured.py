@@ -8,13 +8,13 @@ from runtime_simulated import SimulatedRuntime
 
 import placeopt as po
 from placeopt.api import load_graph
-from placeopt.cost_model import lower
-from placeopt.errors import InputError
-from placeopt.evaluation import evaluate
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.budget import Budget
+from placeopt.model.cost_model import lower
+from placeopt.model.errors import InputError
 from placeopt.runtime.measured import Measured, judge, refine
 from placeopt.runtime.serial import worker_cluster
 from placeopt.runtime.simulation import with_ranks
-from placeopt.solution import Budget
 from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.search.annealing import Annealing
 from placeopt.solvers.search.cross_entropy import CrossEntropy, Post

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from placeopt.api import load_graph
-from placeopt.errors import InputError
-from placeopt.graph import OpGraph
+from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
 from placeopt.runtime.kernels import KERNELS, constant
 from placeopt.runtime.plan import Constant, make_plan
 from placeopt.runtime.serial import execute, result_tensors

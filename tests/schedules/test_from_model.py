@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.graph import OpGraph
 from placeopt.instances.training import training_graph
+from placeopt.model.graph import OpGraph
 from placeopt.schedules import schedule
 from placeopt.schedules.from_model import ALL, join_passes, pipeline_of_model, pipeline_of_placement
 from placeopt.schedules.validate import pipeline_violations

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from random_pipelines import random_blocks
 
 import placeopt as po
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import best_bound, makespan_bound, period_bounds
 from placeopt.schedules.cyclic import CyclicModel, entries, mirror_images, tighten

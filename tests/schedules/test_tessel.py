@@ -10,7 +10,7 @@ import pytest
 from random_pipelines import random_blocks, random_tree_pipeline
 
 import placeopt as po
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.validate import pipeline_violations

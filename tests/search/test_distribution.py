@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeopt.evaluation import INFEASIBLE, evaluate_batch
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
+from placeopt.makespan.evaluate import INFEASIBLE, evaluate_batch
+from placeopt.model.budget import Budget
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.search import population_kernels as kernels
 from placeopt.solvers.search.distribution import Distribution, OrderKeys, Settings, _advantage
 from placeopt.solvers.search.walker import random_states
+from placeopt.solving.registry import make_solver
 
 
 def random_distribution(rng, groups=5, k=3):

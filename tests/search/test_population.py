@@ -8,15 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import random_problem
 
-from placeopt.evaluation import evaluate_batch
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget, Placement
+from placeopt.makespan.evaluate import evaluate_batch
+from placeopt.makespan.judge import placement_violations
+from placeopt.model.budget import Budget
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.search import population_kernels as kernels
 from placeopt.solvers.search.genetic import Genetic, Member, _relabelled, _select
 from placeopt.solvers.search.objective import Objective
 from placeopt.solvers.search.space import Space
 from placeopt.solvers.search.walker import random_states
-from placeopt.validate import placement_violations
 
 SEEDS = st.integers(0, 10_000)
 

@@ -11,15 +11,16 @@ import pytest
 from random_problems import random_problem
 
 from placeopt.api import load, solve
-from placeopt.errors import InputError
-from placeopt.evaluation import best_queue, evaluate, evaluate_batch
 from placeopt.instances.generators import generate
-from placeopt.period import period_batch, period_value
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget, Placement
-from placeopt.solver import make_solver, specs
+from placeopt.makespan.evaluate import best_queue, evaluate, evaluate_batch
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
+from placeopt.period.evaluate import period_batch, period_value
 from placeopt.solvers import portfolio
 from placeopt.solvers.search.space import Space
+from placeopt.solving.registry import make_solver, specs
 
 SEARCHES = ("cross-entropy", "post", "annealing", "genetic")
 ALL = (*SEARCHES, "portfolio")

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import random_problem
 
-from placeopt.evaluation import best_queue, evaluate
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Placement
+from placeopt.makespan.evaluate import best_queue, evaluate
+from placeopt.makespan.judge import placement_violations
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.search.space import Space
 from placeopt.solvers.search.walker import Crew, Walker, random_states
-from placeopt.validate import placement_violations
 
 SEEDS = st.integers(0, 10_000)
 

@@ -7,7 +7,7 @@ import pytest
 import stream_oracle
 from stream_samples import few_jobs, stream, table
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.solvers.degree.driver import hopeless_jobs
 from placeopt.solvers.degree.feasible_first import padded
 from placeopt.streams import DegreePolicy, JobStreamProblem, offline_bound, simulate

@@ -9,15 +9,15 @@ import pytest
 from stream_samples import few_jobs, stream
 
 import placeopt as po
-from placeopt.errors import InputError
-from placeopt.problem import PlacementProblem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver, solver_class, specs
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.degree.driver import TRAINING, VALIDATION, clearly_better, training_streams
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, padded, starting_orders
 from placeopt.solvers.degree.policy_degree import PolicyDegree, work_left
 from placeopt.solvers.degree.rollout import Rollout
 from placeopt.solvers.degree.select import check_policy, tuned_policy
+from placeopt.solving.registry import make_solver, solver_class, specs
 from placeopt.streams import DegreePolicy, offline_bound, simulate, simulate_many
 
 SOLVERS = sorted(specs("jobs"))

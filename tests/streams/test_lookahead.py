@@ -9,7 +9,7 @@ import pytest
 import stream_oracle
 from stream_samples import random_profile, table
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.streams import JobProfile, LookaheadConfig, RampTopology, load_stream, step_time
 from placeopt.streams.contention import contended_step_time
 from placeopt.streams.lookahead import build_split_job, collective_time

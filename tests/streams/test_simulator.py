@@ -10,12 +10,12 @@ import pytest
 import stream_oracle
 from stream_samples import stream, table
 
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
+from placeopt.plotting.jobs import chrome_trace, occupancy, plot_occupancy
 from placeopt.solvers.degree.feasible_first import padded
 from placeopt.streams import DegreePolicy, JobStreamProblem, Summary, simulate, simulate_many
 from placeopt.streams.kernels import CAUSES
 from placeopt.streams.simulator import confidence_interval, roll_out
-from placeopt.streams.trace import chrome_trace, occupancy, plot_occupancy
 
 GRID = {"grid": (2, 2, 2), "memory": 500_000_000}
 

@@ -9,7 +9,7 @@ import pytest
 from stream_samples import stream, table
 
 import placeopt as po
-from placeopt.errors import InputError
+from placeopt.model.errors import InputError
 from placeopt.streams import JobProfile, JobStreamProblem, StreamSpec, load_stream
 from placeopt.streams.sources import beta_distribution
 

@@ -1,0 +1,1 @@
+"""Certificates: what is proved about a solution from any source."""

@@ -1,0 +1,235 @@
+"""Placement files: how a learned policy, or a person, hands over which op runs where.
+
+JSON: `{"problem": name, "device": {op: device}, "priority": {op: rank}}` (priority optional). CSV: the header
+`op,device` or `op,device,priority`, one line per op. Ops and devices are given by name or by index; a
+name wins over an index that reads the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.errors import InputError
+from placeopt.model.files import parse_json, read_text, write_text
+from placeopt.model.placement import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from placeopt.model.problem import PlacementProblem
+
+CSV_HEADERS = (["op", "device"], ["op", "device", "priority"])
+
+
+def read_placement(path: str | Path, problem: PlacementProblem) -> Placement:
+    """Read a placement of `problem` from a JSON or CSV file (told apart by content).
+
+    The JSON of a `Result` or a `Placement` written by `placeopt.io.serialize` is accepted as well.
+
+    Raises
+    ------
+    InputError
+        If the file is truncated, has another header, names an unknown op or device (the nearest name is
+        suggested), has an op twice or leaves one out. Constraints are not checked here: that is `verify`.
+    """
+    text = read_text(path, what="placement")
+    where = f"placement '{path}'"
+    if text.lstrip()[:1] in ("{", "["):
+        return _from_json(parse_json(text, where, unique_keys=True), problem, where)
+    return _from_csv(text, problem, where)
+
+
+def write_placement(
+    path: str | Path, problem: PlacementProblem, placement: Placement, queue: str | None = None
+) -> Path:
+    """Write a placement by names: CSV where `path` ends in .csv, else JSON.
+
+    `queue` is the execution ("fifo", "priority" or "planned") under which the placement was valued; JSON
+    only. The file is replaced at once.
+    """
+    path = Path(path)
+    if len(placement.device) != problem.num_ops:
+        raise InputError(f"placement: expected {problem.num_ops} ops of problem '{problem.name}', "
+                         f"received {len(placement.device)}")  # fmt: skip
+    outside = (placement.device < 0) | (placement.device >= problem.num_devices)
+    if outside.any():
+        op = int(outside.argmax())
+        raise InputError(f"placement of op '{problem.op_names[op]}': expected a device in "
+                         f"0..{problem.num_devices - 1}, received {int(placement.device[op])}")  # fmt: skip
+    devices = [problem.device_names[d] for d in placement.device.tolist()]
+    ranks = None if placement.priority is None else placement.priority.tolist()
+    if path.suffix.lower() == ".csv":
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(CSV_HEADERS[0 if ranks is None else 1])
+        columns: list[Iterable[Any]] = [problem.op_names, devices] + ([] if ranks is None else [ranks])
+        writer.writerows(zip(*columns, strict=True))
+        return write_text(path, stream.getvalue())
+    data: dict[str, Any] = {"problem": problem.name}
+    data["device"] = dict(zip(problem.op_names, devices, strict=True))
+    if ranks is not None:
+        data["priority"] = dict(zip(problem.op_names, ranks, strict=True))
+    if queue is not None:
+        data["queue"] = queue
+    return write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_queue(path: str | Path) -> str | None:
+    """Return the execution a JSON placement file names ("queue"), None where it names none."""
+    text = read_text(path, what="placement")
+    if text.lstrip()[:1] != "{":
+        return None
+    data = parse_json(text, f"placement '{path}'")
+    queue = data.get("queue") or None
+    if queue is not None and queue not in ("fifo", "priority", "planned"):
+        expected = "expected fifo, priority or planned"
+        raise InputError(f"placement '{path}': \"queue\": {expected}, received {queue!r:.40}")
+    return queue
+
+
+# --- JSON and CSV ---------------------------------------------------------------------------------------
+
+
+def _from_json(data: Any, problem: PlacementProblem, where: str) -> Placement:
+    if isinstance(data, dict) and str(data.get("format", "")).startswith("placeopt/"):
+        return _from_object(data, problem, where)
+    if not isinstance(data, dict) or "device" not in data:
+        found = f"the keys {', '.join(list(data)[:5])}" if isinstance(data, dict) else "a list"
+        raise InputError(f'{where}: expected an object with "device": {{op: device}}, received {found}')
+    table = _Table(problem, where)
+    for op, device in _pairs(data["device"], "device", where):
+        table.add(op, device, f'"device" of op {op!r}')
+    ranks = data.get("priority")
+    if ranks is not None:
+        for op, rank in _pairs(ranks, "priority", where):
+            table.rank(op, rank, f'"priority" of op {op!r}')
+    return table.placement(with_ranks=ranks is not None)
+
+
+def _pairs(value: Any, key: str, where: str) -> Iterable[tuple[Any, Any]]:
+    """Yield (op, value) of a mapping, or of a list that has one entry per op by index."""
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, list):
+        return ((i, x) for i, x in enumerate(value))
+    raise InputError(f'{where}: "{key}": expected an object {{op: value}}, received {value!r:.40}')
+
+
+def _from_object(data: dict[str, Any], problem: PlacementProblem, where: str) -> Placement:
+    """Take the placement out of a serialized Placement or Result."""
+    from placeopt.io.serialize import from_dict
+
+    value = from_dict(data, where=where)
+    value = getattr(value, "solution", value)
+    if not isinstance(value, Placement):
+        raise InputError(f"{where}: {data['format']} holds no placement")
+    if len(value.device) != problem.num_ops:
+        raise InputError(f"{where}: expected {problem.num_ops} ops of problem '{problem.name}', "
+                         f"received {len(value.device)}")  # fmt: skip
+    bad = (value.device < 0) | (value.device >= problem.num_devices)
+    if bad.any():
+        op = int(bad.argmax())
+        raise InputError(f"{where}: device of op '{problem.op_names[op]}': expected "
+                         f"0..{problem.num_devices - 1}, received {int(value.device[op])}")  # fmt: skip
+    return value
+
+
+def _from_csv(text: str, problem: PlacementProblem, where: str) -> Placement:
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise InputError(f"{where}: not valid CSV: {error}") from error
+    header = [cell.strip().lower() for cell in rows[0]] if rows else []
+    if header not in CSV_HEADERS:
+        raise InputError(f"{where}: expected the header op,device or op,device,priority, "
+                         f"received {','.join(header)[:80] or 'an empty file'}")  # fmt: skip
+    table = _Table(problem, where)
+    for number, row in enumerate(rows[1:], start=2):
+        if not any(cell.strip() for cell in row):
+            continue
+        if len(row) != len(header):
+            raise InputError(f"{where}: line {number}: expected {len(header)} cells, received {len(row)}")
+        cells = [cell.strip() for cell in row]
+        table.add(cells[0], cells[1], f"line {number}")
+        if len(header) == 3:
+            table.rank(cells[0], cells[2], f"line {number}")
+    return table.placement(with_ranks=len(header) == 3)
+
+
+class _Table:
+    """Devices and ranks by op, filled entry by entry."""
+
+    def __init__(self, problem: PlacementProblem, where: str) -> None:
+        self.problem, self.where = problem, where
+        self.op_index = {name: i for i, name in enumerate(problem.op_names)}
+        self.device_index = {name: i for i, name in enumerate(problem.device_names)}
+        self.device = np.full(problem.num_ops, -1, dtype=np.int64)
+        self.priority = np.zeros(problem.num_ops, dtype=np.int64)
+        self.ranked = np.zeros(problem.num_ops, dtype=np.bool_)
+
+    def add(self, op: Any, device: Any, at: str) -> None:
+        i = self._find(op, self.op_index, self.problem.op_names, "op", at)
+        if self.device[i] != -1:
+            raise InputError(f"{self.where}: {at}: op '{self.problem.op_names[i]}' is placed twice; keep one")
+        self.device[i] = self._find(device, self.device_index, self.problem.device_names, "device", at)
+
+    def rank(self, op: Any, rank: Any, at: str) -> None:
+        i = self._find(op, self.op_index, self.problem.op_names, "op", at)
+        if self.ranked[i]:
+            name = self.problem.op_names[i]
+            raise InputError(f"{self.where}: {at}: op '{name}' has two priorities; keep one")
+        value = _whole(rank)
+        if value is None or abs(value) >= 2**62:
+            expected = "expected a whole number as priority"
+            raise InputError(f"{self.where}: {at}: {expected}, received {rank!r:.40}")
+        self.priority[i], self.ranked[i] = value, True
+
+    def placement(self, *, with_ranks: bool) -> Placement:
+        missing = self.device == -1
+        self._refuse_missing(missing, "has no device")
+        if with_ranks:
+            self._refuse_missing(~self.ranked, "has no priority (give one to every op, or to none)")
+        return Placement(self.device, self.priority if with_ranks else None)
+
+    def _refuse_missing(self, missing: Any, what: str) -> None:
+        if missing.any():
+            more = f", nor have {int(missing.sum()) - 1} others" if missing.sum() > 1 else ""
+            name = self.problem.op_names[int(missing.argmax())]
+            raise InputError(f"{self.where}: op '{name}' {what}{more}")
+
+    def _find(self, key: Any, index: dict[str, int], names: Sequence[str], what: str, at: str) -> int:
+        """Return the index of a name or an index given as a number or as text."""
+        if isinstance(key, str) and key in index:
+            return index[key]
+        where = f"{self.where}: {at}"
+        value = _whole(key)
+        if value is not None:
+            if 0 <= value < len(names):
+                return value
+            raise InputError(f"{where}: expected a {what} in 0..{len(names) - 1} or a name, received {key}")
+        if not isinstance(key, str):
+            raise InputError(f"{where}: expected the name or index of a {what}, received {key!r:.40}")
+        near = difflib.get_close_matches(key, names[:5000], n=1)
+        if near:
+            hint = f"did you mean '{near[0]}'?"
+        else:
+            hint = f"known: {', '.join(names[:6])}{', ...' * (len(names) > 6)}"
+        raise InputError(f"{where}: {what} '{key[:60]}' is not in problem '{self.problem.name}'; {hint}")
+
+
+def _whole(value: Any) -> int | None:
+    """Return a whole number given as int or as text, None for anything else."""
+    if type(value) is int:
+        return value
+    if isinstance(value, str):
+        text = value.strip()
+        if text.lstrip("+-").isdecimal() and text.isascii() and len(text) < 20:
+            return int(text)
+    return None

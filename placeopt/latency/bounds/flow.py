@@ -1,0 +1,455 @@
+"""Lower bound on the latency with slots by a flow over paths and a dynamic program over ideals (`flow`).
+
+Let a path of ops carry one unit of flow, or let it split and join again: lambda_e on every edge e, phi_v through
+every op v. On a path the slots and the ops of the pool follow each other, and as slots are convex the path
+visits each at most once, so the latency is at least the time of every unit on the path, and for any flow
+
+    latency >= sum over slots S of phi(S) duration(S) + sum over ops v of the pool of phi_v compute[v, pool],
+
+where phi(S) is the flow that visits S. The right side is smallest over all placements by a dynamic program: slots
+and ops of the pool can be sorted such that none waits for a later one, every prefix of that order is an
+ideal (a down-set) I of the graph, and
+
+    f[s][I] = min( min over maximal v of I of  f[s][I - v] + phi_v compute[v, pool],
+                   min over ideals I' inside I of  f[s - 1][I'] + phi(I - I') duration(I - I') ).
+
+Every flow proves f[slots][all ops]; the best flow is found by cutting planes: each placement that the program
+returns is a linear bound on what any flow can prove (the value of a game between paths and placements).
+Flows are rounded to integers along paths, so that the program adds integers and its value is a proof.
+The placements are good as well: the program knows the memory, the transfers and the pool.
+
+Graphs are made small enough first, which relaxes the problem (`placeopt.latency.bounds.nodes`). Devices may
+differ: every slot takes the smallest times and the largest capacity of any accelerator.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numba
+import numpy as np
+
+from placeopt.latency.bounds.nodes import Reduction
+from placeopt.model.arrays import touching_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.solving.tracker import Tracker
+
+NO_VALUE = 2**62
+MAX_IDEALS, MAX_OPS = 60_000, 5_000
+_MOST_ROUNDS = 400
+_MAX_WEIGHT, _MIN_WEIGHT = 10**6, 10**3
+_POOL, _SLOT, _UNUSED = 0, 1, 2
+_CHUNK_SECONDS = 0.1
+_CLOSE = 1e-7  # the master problem promises no relative improvement above this
+
+
+class FlowArrays(NamedTuple):
+    """What the kernel reads (N nodes, m tensors, E order edges)."""
+
+    slot_time: NDArray[np.int64]  # (N,) ticks on an accelerator, -1 where it cannot run
+    pool_time: NDArray[np.int64]  # (N,) ticks in the pool, -1 where it cannot run
+    resident: NDArray[np.int64]  # (N,) bytes
+    capacity: int
+    io_time: NDArray[np.int64]  # (m,) ticks
+    size: NDArray[np.int64]  # (m,) consumers
+    touch_ptr: NDArray[np.int64]  # (N + 1,) tensors that touch a node
+    touch_tensor: NDArray[np.int64]
+    touch_producer: NDArray[np.bool_]
+    edge_ptr: NDArray[np.int64]  # (N + 1,) edges by their tail
+    edge_head: NDArray[np.int64]  # (E,)
+
+
+@numba.njit(cache=True, nogil=True)
+def _rows(  # type: ignore[no-untyped-def]
+    a: FlowArrays, bits, child_ptr, child_node, child_ideal, node_flow, edge_flow, low, limit, value, back_ideal,
+    back_choice, first, last,
+) -> None:
+    """Fill the rows `first`..`last`-1 of value (I, S + 1) as far as they can lead to a total below `limit`."""
+    one = np.uint64(1)
+    n = len(a.resident)
+    slots = value.shape[1] - 1
+    inside = np.zeros(len(a.io_time), dtype=np.int64)
+    holds = np.zeros(len(a.io_time), dtype=np.bool_)
+    at = np.zeros(n + 2, dtype=np.int64)
+    edge = np.zeros(n + 2, dtype=np.int64)
+    taken = np.full(n + 2, n, dtype=np.int64)
+    compute = np.zeros(n + 2, dtype=np.int64)
+    moved = np.zeros(n + 2, dtype=np.int64)
+    used = np.zeros(n + 2, dtype=np.int64)
+    flow = np.zeros(n + 2, dtype=np.int64)
+    for ideal in range(first, last):
+        row = value[ideal]
+        row[:] = NO_VALUE
+        if ideal == 0:
+            row[:] = 0
+            continue
+        room = limit - (low[-1] - low[ideal])  # what this prefix may cost
+        for e in range(child_ptr[ideal], child_ptr[ideal + 1]):
+            v, below = child_node[e], child_ideal[e]
+            if a.pool_time[v] < 0:
+                continue
+            cost = node_flow[v] * a.pool_time[v]
+            for s in range(slots + 1):
+                if value[below, s] < NO_VALUE and value[below, s] + cost < min(row[s], room):
+                    row[s] = value[below, s] + cost
+                    back_ideal[ideal, s] = below
+                    back_choice[ideal, s] = _POOL
+        depth = 0
+        at[0], edge[0] = ideal, child_ptr[ideal]
+        while depth >= 0:
+            if edge[depth] == child_ptr[at[depth] + 1]:
+                if depth > 0:  # put the node back
+                    j = taken[depth]
+                    for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
+                        if a.touch_producer[e]:
+                            holds[a.touch_tensor[e]] = False
+                        else:
+                            inside[a.touch_tensor[e]] -= 1
+                depth -= 1
+                continue
+            j, below = child_node[edge[depth]], child_ideal[edge[depth]]
+            edge[depth] += 1
+            if j > taken[depth] or a.slot_time[j] < 0 or used[depth] + a.resident[j] > a.capacity:
+                continue
+            d = depth + 1
+            visits = flow[depth] + node_flow[j]
+            for e in range(a.edge_ptr[j], a.edge_ptr[j + 1]):
+                c = a.edge_head[e]
+                if bits[ideal, c >> 6] >> np.uint64(c & 63) & one:  # then c is in the slot
+                    visits -= edge_flow[e]
+            compute[d] = compute[depth] + a.slot_time[j]
+            if visits * compute[d] + low[below] >= room:  # grows with the slot
+                continue
+            flow[d] = visits
+            used[d] = used[depth] + a.resident[j]
+            moved[d] = moved[depth]
+            for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
+                t = a.touch_tensor[e]
+                if a.touch_producer[e]:
+                    before = inside[t] > 0
+                    after = inside[t] < a.size[t]
+                    holds[t] = True
+                else:
+                    before = inside[t] < a.size[t] if holds[t] else inside[t] > 0
+                    after = inside[t] + 1 < a.size[t] if holds[t] else True
+                    inside[t] += 1
+                if before != after:
+                    moved[d] += a.io_time[t] if after else -a.io_time[t]
+            cost = visits * (compute[d] + moved[d])
+            for s in range(slots):
+                if value[below, s] < NO_VALUE and value[below, s] + cost < min(row[s + 1], room):
+                    row[s + 1] = value[below, s] + cost
+                    back_ideal[ideal, s + 1] = below
+                    back_choice[ideal, s + 1] = _SLOT
+            taken[d], at[d], edge[d] = j, below, child_ptr[below]
+            depth = d
+        for s in range(slots):
+            if row[s] < row[s + 1]:
+                row[s + 1] = row[s]
+                back_ideal[ideal, s + 1] = ideal
+                back_choice[ideal, s + 1] = _UNUSED
+
+
+@numba.njit(cache=True, nogil=True)
+def _sums(child_ptr, child_node, child_ideal, amount):  # type: ignore[no-untyped-def]
+    """Sum of `amount` (N,) over each ideal."""
+    total = np.zeros(len(child_ptr) - 1, dtype=np.int64)
+    for ideal in range(1, len(total)):
+        total[ideal] = total[child_ideal[child_ptr[ideal]]] + amount[child_node[child_ptr[ideal]]]
+    return total
+
+
+class FlowBound:
+    """The bound for one problem; keeps its cuts between calls.
+
+    Attributes
+    ----------
+    lower : the best bound so far in ticks.
+    usable : whether the problem, reduced, has few enough ideals.
+    """
+
+    def __init__(self, problem: PlacementProblem, *, max_ideals: int = MAX_IDEALS) -> None:
+        from placeopt.latency.evaluate import latency_arrays
+
+        self.problem, self.lower, self.usable = problem, 0, False
+        self._accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
+        self._pools = [d for d in range(problem.num_devices) if problem.io_class[d] < 0]
+        self._num_slots = len(self._accelerators) * problem.slots
+        if not self._accelerators or not 1 < problem.num_ops <= MAX_OPS:
+            return
+        self._io = latency_arrays(problem).io_ticks[:, self._accelerators].min(axis=1)
+        self._slot_time = _smallest(problem, self._accelerators)
+        self._pool_time = _smallest(problem, self._pools)
+        reduction = Reduction(problem, self._slot_time, self._pool_time, self._io)
+        self._graph, found = reduction.graph, reduction.reduce(max_ideals)
+        if found is None:
+            return
+        self.nodes, self.lattice = found
+        self._set_arrays()
+        self._cuts: list[NDArray[np.float64]] = []
+        self._best_flow: NDArray[np.float64] | None = None
+        largest = np.maximum(self.arrays.slot_time, self.arrays.pool_time)
+        total = int(largest.sum()) + 2 * self._num_slots * int(self.arrays.io_time.sum()) + 1
+        self._weight = min(_MAX_WEIGHT, 2**60 // total)
+        self.usable = self._weight >= _MIN_WEIGHT
+
+    def _set_arrays(self) -> None:
+        p, nodes = self.problem, self.nodes
+        n = len(nodes.ops)
+        slot_time = np.array([
+            -1 if (self._slot_time[ops] < 0).any() else int(self._slot_time[ops].sum()) for ops in nodes.ops
+        ], dtype=np.int64)  # fmt: skip
+        producer = np.array([u for u, _, _ in nodes.tensors], dtype=np.int64)
+        size = np.array([len(heads) for _, heads, _ in nodes.tensors], dtype=np.int64)
+        consumer = np.array([v for _, heads, _ in nodes.tensors for v in heads], dtype=np.int64)
+        pointer = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+        touch_ptr, touch_tensor, touch_role = touching_tensors(n, producer, pointer, consumer)
+        tails = np.array([u for u, _ in nodes.edges], dtype=np.int64)
+        self.arrays = FlowArrays(
+            slot_time=slot_time,
+            pool_time=np.array(nodes.pool_time, dtype=np.int64),
+            resident=np.array([int(p.resident[ops].sum()) for ops in nodes.ops], dtype=np.int64),
+            capacity=int(p.capacity[self._accelerators].max()),
+            io_time=np.array([int(self._io[t]) for _, _, t in nodes.tensors], dtype=np.int64),
+            size=size,
+            touch_ptr=touch_ptr,
+            touch_tensor=touch_tensor,
+            touch_producer=touch_role == 1,
+            edge_ptr=np.searchsorted(tails, np.arange(n + 1)).astype(np.int64),
+            edge_head=np.array([v for _, v in nodes.edges], dtype=np.int64),
+        )
+        a = self.arrays
+        self._fast = np.where((a.slot_time < 0) | ((a.pool_time >= 0) & (a.pool_time < a.slot_time)), a.pool_time, a.slot_time)
+        self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()))
+        self._ends = np.array(nodes.edges, dtype=np.int64).reshape(-1, 2)
+        ideals = self.lattice.num_ideals
+        self._value = np.empty((ideals, self._num_slots + 1), dtype=np.int64)
+        self._back_ideal = np.zeros((ideals, self._num_slots + 1), dtype=np.int32)
+        self._back_choice = np.zeros((ideals, self._num_slots + 1), dtype=np.int8)
+
+    # --- the bound -------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        upper: Callable[[], int | None],
+        stop: Callable[[], bool],
+        offer: Callable[[NDArray[np.int64], NDArray[np.int64]], None] | None = None,
+    ) -> int:
+        """Raise the bound until it meets `upper`, nothing is left to gain, or `stop`; return it.
+
+        Parameters
+        ----------
+        upper : asked for the ticks of the best placement known.
+        offer : called with the (device, slot) of every op of placements that the program finds.
+        """
+        if not self.usable:
+            return self.lower
+        for _ in range(_MOST_ROUNDS):
+            if stop():
+                break
+            flow, promise = self._next_flow()
+            most = upper()
+            if self._best_flow is not None and promise <= self.lower * (1 + _CLOSE) + 1:
+                break
+            node_flow, edge_flow, total = self._round(flow)
+            limit = NO_VALUE if most is None else most * total
+            cost = self._price(node_flow, edge_flow, limit, stop)
+            if cost is None:
+                break
+            value = -(-cost // total)
+            if value > self.lower or self._best_flow is None:
+                self.lower, self._best_flow = max(self.lower, value), flow
+            if most is not None and self.lower >= most:
+                break
+            units = self._units()
+            self._cuts.append(self._cut(units))
+            if offer is not None:
+                offer(*self._placement(units))
+        return self.lower
+
+    def _next_flow(self) -> tuple[NDArray[np.float64], float]:
+        """Best flow against the placements found so far, pulled towards the best one; and what it promises.
+
+        Variables: flow that starts at each node, that ends there, and on each edge; then the value.
+        """
+        from scipy.optimize import linprog
+        from scipy.sparse import coo_matrix
+
+        n, ends = len(self.nodes.ops), self._ends
+        width = 2 * n + len(ends) + 1
+        e = np.arange(len(ends))
+        v = np.arange(n)
+        balance = coo_matrix(
+            (
+                np.concatenate([np.ones(n), -np.ones(n), np.ones(len(e)), -np.ones(len(e)), np.ones(n)]),
+                (
+                    np.concatenate([v, v, ends[:, 1], ends[:, 0], np.full(n, n)]),
+                    np.concatenate([v, n + v, 2 * n + e, 2 * n + e, v]),
+                ),
+            ),
+            shape=(n + 1, width),
+        ).tocsr()
+        right = np.concatenate([np.zeros(n), [1.0]])
+        cost = np.zeros(width)
+        if self._cuts:
+            cost[-1] = -1.0
+            answer = linprog(
+                cost, A_ub=np.array(self._cuts), b_ub=np.zeros(len(self._cuts)), A_eq=balance, b_eq=right, method="highs"
+            )
+        else:  # a longest path by the fastest times
+            fast = self._fast / self._scale
+            cost[:n] = -fast
+            cost[2 * n : -1] = -fast[ends[:, 1]] if len(e) else 0.0
+            answer = linprog(cost, A_eq=balance, b_eq=right, method="highs")
+        if answer.x is None:
+            return (self._best_flow if self._best_flow is not None else np.zeros(width - 1)), 0.0
+        found = answer.x[:-1]
+        if self._best_flow is not None and len(self._cuts) % 4:
+            found = 0.5 * found + 0.5 * self._best_flow
+        return found, -float(answer.fun) * self._scale if self._cuts else np.inf
+
+    def _round(self, flow: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+        """Split the flow into paths of integer weight: (per node, per edge, total)."""
+        n = len(self.nodes.ops)
+        start, end, rest = flow[:n].copy(), flow[n : 2 * n].copy(), flow[2 * n :].copy()
+        node_flow = np.zeros(n, dtype=np.int64)
+        edge_flow = np.zeros(len(rest), dtype=np.int64)
+        pointer, head = self.arrays.edge_ptr, self.arrays.edge_head
+        total = 0
+        for _ in range(4 * (n + len(rest)) + 4):
+            v = int(np.argmax(start))
+            amount = start[v]
+            if amount < 1e-6:
+                break
+            first, path, edges = v, [v], []
+            while True:
+                out = np.arange(pointer[v], pointer[v + 1])
+                e = int(out[np.argmax(rest[out])]) if len(out) else -1
+                if e < 0 or end[v] >= rest[e] or rest[e] < 1e-9:
+                    amount = min(amount, max(end[v], 1e-6))
+                    break
+                amount = min(amount, rest[e])
+                v = int(head[e])
+                path.append(v)
+                edges.append(e)
+            start[first] -= amount
+            end[v] -= amount
+            rest[edges] -= amount
+            weight = round(amount * self._weight)
+            total += weight
+            node_flow[path] += weight
+            edge_flow[edges] += weight
+        if total == 0:  # no flow at all: any path will do
+            node_flow[0] = total = 1
+        return node_flow, edge_flow, total
+
+    def _price(
+        self, node_flow: NDArray[np.int64], edge_flow: NDArray[np.int64], limit: int, stop: Callable[[], bool]
+    ) -> int | None:
+        """Smallest cost of a placement under the flow, at most `limit`; None if `stop` cut it short."""
+        a, lattice = self.arrays, self.lattice
+        low = _sums(lattice.child_ptr, lattice.child_node, lattice.child_ideal, np.maximum(self._fast, 0) * node_flow)
+        row, chunk = 0, 16
+        while row < lattice.num_ideals:
+            begin = time.perf_counter()
+            last = min(row + chunk, lattice.num_ideals)
+            _rows(
+                a, lattice.bits, lattice.child_ptr, lattice.child_node, lattice.child_ideal, node_flow, edge_flow, low,
+                min(limit, NO_VALUE - 1), self._value, self._back_ideal, self._back_choice, row, last,
+            )  # fmt: skip
+            row = last
+            spent = time.perf_counter() - begin
+            chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))
+            if row < lattice.num_ideals and stop():
+                return None
+        return min(int(self._value[-1, -1]), limit)
+
+    def _units(self) -> NDArray[np.int64]:
+        """Slot of every node in the program's placement, -1 for the pool; slots in order."""
+        unit = np.full(len(self.nodes.ops), -1, dtype=np.int64)
+        ideal, s = self.lattice.num_ideals - 1, self._num_slots
+        slot = 0
+        while ideal > 0:
+            below, choice = int(self._back_ideal[ideal, s]), int(self._back_choice[ideal, s])
+            if choice == _UNUSED:
+                s -= 1
+                continue
+            if choice == _SLOT:
+                n = len(unit)
+                unit[self.lattice.members(ideal, n) & ~self.lattice.members(below, n)] = slot
+                slot, s = slot + 1, s - 1
+            ideal = below
+        unit[unit >= 0] = slot - 1 - unit[unit >= 0]
+        return unit
+
+    def _cut(self, units: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Row of the master problem: value <= cost of this placement under any flow."""
+        a, n = self.arrays, len(units)
+        lasts = np.zeros(max(1, int(units.max()) + 1), dtype=np.int64)
+        np.add.at(lasts, units[units >= 0], a.slot_time[units >= 0])
+        for t, (u, heads, _) in enumerate(self.nodes.tensors):
+            at = {int(units[v]) for v in heads}
+            if units[u] >= 0 and at != {int(units[u])}:
+                lasts[units[u]] += a.io_time[t]
+            for s in at - {int(units[u]), -1}:
+                lasts[s] += a.io_time[t]
+        duration = np.where(units >= 0, lasts[np.maximum(units, 0)], a.pool_time) / self._scale
+        ends = self._ends
+        enters = (units[ends[:, 0]] != units[ends[:, 1]]) | (units[ends[:, 1]] < 0)
+        return np.concatenate([-duration, np.zeros(n), -duration[ends[:, 1]] * enters, [1.0]])
+
+    def _placement(self, units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(device, slot) of every op; one that was left out goes to a neighbour."""
+        p = self.problem
+        device = np.full(p.num_ops, -1, dtype=np.int64)
+        slot = np.zeros(p.num_ops, dtype=np.int64)
+        pool = self._pools[0] if self._pools else self._accelerators[0]
+        for ops, unit in zip(self.nodes.ops, units.tolist(), strict=True):
+            device[ops] = pool if unit < 0 else self._accelerators[unit // p.slots]
+            slot[ops] = 0 if unit < 0 else unit % p.slots
+        graph = self._graph
+        for v in [v for v in p.topological_order.tolist() if device[v] < 0]:
+            near = [u for u in (*graph.predecessors(v), *graph.successors(v)) if device[u] >= 0]
+            device[v], slot[v] = (device[near[0]], slot[near[0]]) if near else (pool, 0)
+        return device, slot
+
+
+def flow_bound(problem: PlacementProblem, seconds: float) -> int:
+    """Return the bound that about `seconds` prove, in ticks; 0 where there are too many ideals."""
+    end = time.perf_counter() + seconds
+    return FlowBound(problem).run(lambda: None, lambda: time.perf_counter() > end)
+
+
+def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
+    """Raise the bound of a tracker, and offer the placements found on the way, in about `seconds`."""
+    from placeopt.latency.evaluate import offer_latency
+
+    problem = tracker.problem
+    end = tracker.elapsed + seconds
+
+    def stop() -> bool:
+        return tracker.elapsed > end or tracker.stop()
+
+    offer = partial(offer_latency, tracker)
+    if problem.slots > 1:  # a placement with one slot is one with several
+        FlowBound(problem.replace(slots=1)).run(lambda: None, stop, offer)
+    flow = FlowBound(problem)
+    tracker.raise_bound(flow.run(lambda: tracker.value, stop, offer), "flow")
+
+
+def _smallest(problem: PlacementProblem, devices: list[int]) -> NDArray[np.int64]:
+    """Ticks of every op on the fastest of the devices, -1 where it runs on none."""
+    if not devices:
+        return np.full(problem.num_ops, -1, dtype=np.int64)
+    times = problem.compute[:, devices]
+    best: NDArray[np.int64] = np.where(times < 0, NO_VALUE, times).min(axis=1)
+    return np.where(best >= NO_VALUE, -1, best)

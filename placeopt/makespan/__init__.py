@@ -1,0 +1,1 @@
+"""The makespan of a placement: how it is evaluated, judged independently, bounded."""

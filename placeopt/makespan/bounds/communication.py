@@ -1,0 +1,268 @@
+"""Communication-aware earliest start: heads and tails that pay for transfers or for serial execution.
+
+Proof. Fix an op v and a device for it. For an ancestor u let d0(u) be the longest path from the end of u
+to the start of v with free communication, and d1(u) a lower bound on the same delay if u and v are on
+different devices. On a path u -> w -> ... -> v between different devices either the edge (u, w) is paid,
+which delays v by pay(u, w) + p_w + d0(w), or u and w share a device and w differs from v, which delays it
+by p_w + d1(w): so d1(u) = max over the children w of min(pay(u, w) + p_w + d0(w), p_w + d1(w)), and
+pay(u, v) for the direct edge. Let key(u) be the earliest end of u on another device plus d1(u), and sort
+the ancestors by key, largest first. In any schedule let the (j+1)-th be the first one that is not on v's
+device: it delivers no earlier than its key; and the first j run on v's device one after the other, each
+released at its own earliest start and followed by at least d0 before v, so v starts no earlier than the
+optimum of the preemptive one-machine problem with these heads and tails (Jackson's schedule, which is
+optimal for it). Hence start(v) >= min over j of max(jackson(first j), key(j+1)). Everything uses the
+fastest device and the cheapest link, the ancestors' earliest starts are themselves lower bounds, and
+leaving out ancestors or paths only weakens the result, so it holds for unrelated devices, several
+consumers per tensor, link classes and any contention.
+
+Second part. Let S be a set of ancestors with earliest start >= a, d0 >= b0 and d1 >= b, and W the sum of
+their fastest times. On v's device they run in [a, start(v) - b0], on each of the other k - 1 devices in
+[a, start(v) - b], so W <= x - b0 + (k - 1) max(0, x - b) for x = start(v) - a: x >= W + b0 if that is at
+most b, else x >= (W + b0 + (k - 1) b) / k. The sets of all b, and of a sample of a, are tried.
+
+Time reversed, the same arguments give tails: the least time from the end of v to the end of the schedule.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, NamedTuple
+
+import numba
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.makespan.bounds.relaxation import Direction, Relaxation
+
+INFINITE = 2**62
+ENERGY_LIMIT = 1_000_000_000
+"""Work of the second part of the proof per direction; for large graphs it is thinned out, then left out."""
+
+WORK_LIMIT = 400_000_000
+WORK_PER_SECOND = 20_000_000
+"""Ops visited per direction before the ancestors of large graphs are cut off at a window."""
+
+
+class HeadsTails(NamedTuple):
+    """Lower bounds per op and device class; -1 where the op cannot run."""
+
+    head: NDArray[np.int64]  # (num_ops, num_classes) ticks from 0 to the start
+    tail: NDArray[np.int64]  # (num_ops, num_classes) ticks from the end of the op to the end of the schedule
+    compute: NDArray[np.int64]  # (num_ops, num_classes) ticks or -1
+
+    def minima(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return head and tail of each op on its best class, shape (num_ops,) each."""
+        off = self.compute < 0
+        return np.where(off, INFINITE, self.head).min(axis=1), np.where(off, INFINITE, self.tail).min(axis=1)
+
+    def through(self) -> NDArray[np.int64]:
+        """Return what each op proves about the makespan: min over classes of head + compute + tail."""
+        total = self.head + self.compute + self.tail
+        return np.asarray(np.where(self.compute < 0, INFINITE, total).min(axis=1))
+
+
+def heads_tails(relaxation: Relaxation, window: int | None = None, seconds: float = 10.0) -> HeadsTails:
+    """Compute the communication-aware heads and tails.
+
+    Parameters
+    ----------
+    window : how many topological positions before an op its ancestors are looked for; None chooses it so
+        that large graphs take about a second more than `seconds` at most.
+    """
+    n = relaxation.num_ops
+    if window is None:
+        limit = int(min(WORK_LIMIT, WORK_PER_SECOND * (1.0 + seconds)))
+        window = n if n * n <= limit else max(64, limit // n)
+    head = _run(relaxation, relaxation.forwards, window)
+    tail = _run(relaxation, relaxation.backwards, window)
+    return HeadsTails(head, tail, relaxation.compute)
+
+
+def communication_bound(heads: HeadsTails) -> int:
+    """Return the largest head + compute + tail of an op."""
+    return int(heads.through().max())
+
+
+def _run(relaxation: Relaxation, direction: Direction, window: int) -> NDArray[np.int64]:
+    result: NDArray[np.int64] = earliest_starts(
+        direction.order,
+        direction.ptr,
+        direction.op,
+        direction.free,
+        direction.pay,
+        relaxation.compute,
+        relaxation.class_size,
+        relaxation.min_compute,
+        window,
+        min(24, ENERGY_LIMIT // (relaxation.num_ops * window)),
+    )
+    return result
+
+
+@numba.njit(cache=True, nogil=True)
+def jackson(count, release, length, tail, by_release):  # type: ignore[no-untyped-def]
+    """Value of Jackson's preemptive schedule of the first `count` jobs: the optimum of 1|pmtn, r, q|Cmax.
+
+    `by_release` is an int64 buffer of at least `count`.
+    """
+    heap = [(np.int64(0), np.int64(0))]
+    heap.pop()
+    by_release[:count] = np.argsort(release[:count], kind="mergesort")
+    t = np.int64(0)
+    best = np.int64(0)
+    at = 0
+    while at < count or len(heap) > 0:
+        if len(heap) == 0 and release[by_release[at]] > t:
+            t = release[by_release[at]]
+        while at < count and release[by_release[at]] <= t:
+            job = by_release[at]
+            heapq.heappush(heap, (-tail[job], length[job]))
+            at += 1
+        minus_tail, rest = heapq.heappop(heap)
+        if at < count and t + rest > release[by_release[at]]:
+            heapq.heappush(heap, (minus_tail, rest - (release[by_release[at]] - t)))
+            t = release[by_release[at]]
+        else:
+            t += rest
+            best = max(best, t - minus_tail)
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def _all_devices(ancestors, heads, fastest, d0, d1, num_devices, steps):  # type: ignore[no-untyped-def]
+    """Earliest start that the work of all ancestors allows: the second part of the module's proof."""
+    distinct = np.unique(heads)
+    by_delay = np.argsort(-d1[ancestors], kind="mergesort")
+    steps = min(steps, len(distinct))
+    best = np.int64(0)
+    for step in range(steps):
+        a = distinct[step * (len(distinct) - 1) // max(1, steps - 1)]
+        work = np.int64(0)
+        least = np.int64(INFINITE)
+        for i in by_delay:  # delays to other devices, longest first
+            u = ancestors[i]
+            if heads[i] < a:
+                continue
+            work += fastest[u]
+            least = min(least, d0[u])
+            delay = d1[u]
+            alone = work + least
+            if num_devices == 1 or alone <= delay:
+                best = max(best, a + alone)
+            elif delay < INFINITE // num_devices:
+                spread = alone + (num_devices - 1) * delay
+                best = max(best, a + (spread + num_devices - 1) // num_devices)
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def earliest_starts(order, ptr, op, free, pay, compute, class_size, fastest, window, steps):  # type: ignore[no-untyped-def]
+    """Heads int64[num_ops, num_classes] of the module text, one op after the other in topological order."""
+    n, num_classes = compute.shape
+    num_devices = class_size.sum()
+    head = np.full((n, num_classes), -1, dtype=np.int64)
+    ends = np.zeros(n, dtype=np.int64)  # earliest end of an op on any device
+    earliest = np.zeros(n, dtype=np.int64)  # earliest start of an op on any device
+    d0 = np.zeros(n, dtype=np.int64)
+    d1 = np.zeros(n, dtype=np.int64)
+    mark = np.full(n, -1, dtype=np.int64)
+    ancestors = np.empty(n, dtype=np.int64)
+    keys = np.empty(n, dtype=np.int64)
+    picked = np.empty(n, dtype=np.int64)
+    release = np.empty(n, dtype=np.int64)
+    length = np.empty(n, dtype=np.int64)
+    tail = np.empty(n, dtype=np.int64)
+    buffer = np.empty(n, dtype=np.int64)
+    for position in range(n):
+        v = order[position]
+        # --- delays d0, d1 from every ancestor in the window, latest ancestor first
+        mark[v] = position
+        d0[v], d1[v] = 0, INFINITE
+        pending, count, base = 1, 0, np.int64(0)
+        at = position
+        stop = max(-1, position - window)
+        while at > stop and pending > 0:
+            w = order[at]
+            at -= 1
+            if mark[w] != position:
+                continue
+            pending -= 1
+            run = np.int64(0)
+            if w != v:
+                run = fastest[w]
+                ancestors[count] = w
+                count += 1
+                base = max(base, ends[w] + d0[w])
+            for e in range(ptr[w], ptr[w + 1]):
+                u = op[e]
+                with_free = free[e] + run + d0[w]
+                here = INFINITE if pay[e] >= INFINITE else pay[e] + run + d0[w]
+                later = INFINITE if (d1[w] >= INFINITE or free[e] > 0) else run + d1[w]
+                paid = min(here, later)
+                if mark[u] != position:
+                    mark[u] = position
+                    pending += 1
+                    d0[u], d1[u] = with_free, paid
+                else:
+                    d0[u] = max(d0[u], with_free)
+                    d1[u] = max(d1[u], paid)
+        # direct predecessors beyond the window still count
+        for e in range(ptr[v], ptr[v + 1]):
+            base = max(base, ends[op[e]] + free[e])
+        if steps > 0 and count > 1:
+            for i in range(count):
+                picked[i] = ancestors[i]
+                release[i] = earliest[ancestors[i]]
+            late = _all_devices(picked[:count], release[:count], fastest, d0, d1, num_devices, steps)
+            base = max(base, late)
+        earliest_end = np.int64(INFINITE)
+        earliest[v] = INFINITE
+        for c in range(num_classes):
+            if compute[v, c] < 0:
+                continue
+            floor = base
+            # --- keys of the ancestors if they are elsewhere
+            for i in range(count):
+                u = ancestors[i]
+                elsewhere = np.int64(INFINITE)
+                if num_devices > 1 and d1[u] < INFINITE:
+                    for other in range(num_classes):
+                        if compute[u, other] >= 0 and (other != c or class_size[c] > 1):
+                            elsewhere = min(elsewhere, head[u, other] + compute[u, other])
+                    if elsewhere < INFINITE:
+                        elsewhere += d1[u]
+                keys[i] = elsewhere
+                if compute[u, c] < 0 and elsewhere < INFINITE:
+                    floor = max(floor, elsewhere)  # cannot share v's device
+            size = 0
+            for i in range(count):
+                if keys[i] > floor and compute[ancestors[i], c] >= 0:
+                    picked[size] = i
+                    size += 1
+            if size > 0:
+                by_key = np.argsort(-keys[picked[:size]], kind="mergesort")
+                for i in range(size):
+                    u = ancestors[picked[by_key[i]]]
+                    release[i], length[i], tail[i] = head[u, c], compute[u, c], d0[u]
+                # smallest j with jackson(first j) >= next key: the minimum is there or one before
+                low, high = 0, size
+                value = np.int64(-1)
+                while low < high:
+                    middle = (low + high) // 2
+                    serial = jackson(middle, release, length, tail, buffer)
+                    if serial >= keys[picked[by_key[middle]]]:
+                        high, value = middle, serial
+                    else:
+                        low = middle + 1
+                if value < 0 or high == size:
+                    value = jackson(low, release, length, tail, buffer)
+                if low > 0:
+                    value = min(value, keys[picked[by_key[low - 1]]])
+                floor = max(floor, value)
+            head[v, c] = floor
+            earliest[v] = min(earliest[v], floor)
+            earliest_end = min(earliest_end, floor + compute[v, c])
+        ends[v] = earliest_end
+    return head

@@ -1,0 +1,167 @@
+"""Destructive improvement: suppose the makespan is at most T, propagate, and look for a contradiction.
+
+Proof. Let T be given. Heads and tails turn into start windows; an op whose window is empty refutes T, and
+so does an overfull energetic window. For an edge (u, v) whose transfer cannot be paid within the windows,
+u and v must share a device; sharing is transitive, so ops fall into clusters. A cluster runs on one
+device, hence no faster than the preemptive one-machine optimum of its heads and tails (Jackson): more
+than T is a contradiction. If the union of the clusters of u and v takes more than T on one machine, or
+their weights do not fit on any device, u and v cannot share, and the edge must be paid. Both kinds of
+knowledge go back into the communication-aware heads and tails (a shared edge is never paid, a separated
+one always), which shrink the windows further, until nothing changes. A contradiction refutes T, so T + 1
+is a bound. T grows in doubling steps, then by bisection (Klein and Scholl 1999).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.makespan.bounds.communication import INFINITE, heads_tails, jackson
+from placeopt.makespan.bounds.energy import refutes as energy_refutes
+from placeopt.makespan.bounds.energy import search_horizon
+from placeopt.makespan.bounds.head_tail import fits
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.makespan.bounds.communication import HeadsTails
+    from placeopt.makespan.bounds.relaxation import Relaxation
+
+LARGEST = 4_000
+"""Edges beyond which the bound is left out."""
+
+ROUNDS = 12
+"""Propagation rounds per horizon."""
+
+
+def destructive_bound(
+    relaxation: Relaxation,
+    heads: HeadsTails,
+    weights: NDArray[np.int64],
+    known: int,
+    seconds: float,
+    upper: int | None = None,
+) -> int:
+    """Return the best refuted horizon + 1, or `known`."""
+    if len(relaxation.source) > LARGEST or known < 1 or relaxation.problem.num_devices == 1:
+        return known
+    if not fits(relaxation, weights):
+        weights = np.ones_like(weights)
+    end = time.perf_counter() + seconds
+
+    def refuted(horizon: int) -> bool:
+        return time.perf_counter() < end and refutes(relaxation, heads, weights, horizon, end)
+
+    return search_horizon(refuted, known, upper)
+
+
+def refutes(
+    relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int, end: float
+) -> bool:
+    """Whether propagation proves that no schedule of length at most `horizon` exists."""
+    return propagate(relaxation, heads, weights, horizon, end) is None
+
+
+def propagate(
+    relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int, end: float
+) -> tuple[HeadsTails, Clusters] | None:
+    """Return what every schedule of length at most `horizon` obeys; None if there is none.
+
+    Parameters
+    ----------
+    end : when to stop deducing, in seconds of `time.perf_counter`; what is known then is returned.
+    """
+    clusters = Clusters(relaxation, horizon)
+    for _ in range(ROUNDS):
+        if int(heads.through().max()) > horizon:
+            return None
+        if fits(relaxation, weights) and energy_refutes(relaxation, heads, weights, horizon):
+            return None
+        changed = clusters.propagate(heads)
+        if clusters.contradiction:
+            return None
+        if not changed or time.perf_counter() > end:
+            break
+        heads = heads_tails(replace(relaxation, free=clusters.free, pay=clusters.pay))
+    return heads, clusters
+
+
+class Clusters:
+    """Ops that must share a device, and edges that must be paid, within one horizon."""
+
+    def __init__(self, relaxation: Relaxation, horizon: int) -> None:
+        self.relaxation, self.horizon = relaxation, horizon
+        self.free, self.pay = relaxation.free.copy(), relaxation.pay.copy()
+        self.leader = list(range(relaxation.num_ops))
+        self.members: dict[int, list[int]] = {v: [v] for v in range(relaxation.num_ops)}
+        self.contradiction = False
+        self.room = int(relaxation.problem.capacity.max())
+        group: dict[int, int] = {}
+        for v, label in enumerate(relaxation.problem.colocation.tolist()):
+            if label >= 0:
+                self._join(group.setdefault(label, v), v)
+
+    def find(self, v: int) -> int:
+        """Return the cluster of an op."""
+        while self.leader[v] != v:
+            self.leader[v] = self.leader[self.leader[v]]
+            v = self.leader[v]
+        return v
+
+    def _join(self, u: int, v: int) -> None:
+        a, b = self.find(u), self.find(v)
+        if a == b:
+            return
+        if len(self.members[a]) < len(self.members[b]):
+            a, b = b, a
+        self.leader[b] = a
+        self.members[a] += self.members.pop(b)
+
+    def propagate(self, heads: HeadsTails) -> bool:
+        """Deduce what the windows imply; return whether an edge was decided."""
+        r = self.relaxation
+        head, tail = heads.minima()
+        latest = self.horizon - tail - r.min_compute  # latest start
+        changed = False
+        late = (self.pay < INFINITE) & (
+            head[r.source] + r.min_compute[r.source] + np.where(self.pay < INFINITE, self.pay, 0)
+            > latest[r.target]
+        )
+        for e in np.flatnonzero(late | (self.pay >= INFINITE)).tolist():
+            self._join(int(r.source[e]), int(r.target[e]))
+        time_of = {c: self._one_machine(m, head, tail) for c, m in self.members.items() if len(m) > 1}
+        if any(value > self.horizon for value in time_of.values()):
+            self.contradiction = True
+            return True
+        known: dict[tuple[int, int], bool] = {}
+        for e, (u, v) in enumerate(zip(r.source.tolist(), r.target.tolist(), strict=True)):
+            a, b = self.find(u), self.find(v)
+            if a == b:
+                if self.free[e] > 0:
+                    self.contradiction = True
+                    return True
+                if self.pay[e] < INFINITE:
+                    self.pay[e] = INFINITE
+                    changed = True
+            elif self.free[e] == 0 and 0 < self.pay[e] < INFINITE:
+                key = (min(a, b), max(a, b))
+                if key not in known:
+                    known[key] = self._cannot_share(self.members[a] + self.members[b], head, tail)
+                if known[key]:
+                    self.free[e] = self.pay[e]
+                    changed = True
+        return changed
+
+    def _cannot_share(self, ops: list[int], head: NDArray[np.int64], tail: NDArray[np.int64]) -> bool:
+        resident = self.relaxation.problem.resident
+        if sum(int(resident[v]) for v in ops) > self.room:
+            return True
+        return self._one_machine(ops, head, tail) > self.horizon
+
+    def _one_machine(self, ops: list[int], head: NDArray[np.int64], tail: NDArray[np.int64]) -> int:
+        at = np.array(ops, dtype=np.int64)
+        buffer = np.empty(len(ops), dtype=np.int64)
+        return int(jackson(len(ops), head[at], self.relaxation.min_compute[at], tail[at], buffer))

@@ -1,0 +1,123 @@
+"""Energetic windows: refute a horizon T by the work that must lie inside some window.
+
+Proof. In a schedule of length at most T, op v on class D runs inside [head, T - tail]. In a window [s, t)
+it must then work at least m = max(0, min(p, t - s, head + p - s, t - (T - tail - p))) ticks: its length,
+or less by what can be pushed out on the left or the right (Erschler, Lopez, Thuriot). With class weights
+y >= 0 op v uses at least min_D y_D m[v, D] of the sum_D s_D y_D (t - s) that the devices offer in the
+window. If the sum over the ops exceeds the offer, no schedule of length T exists and T + 1 is a lower
+bound. T is searched by doubling steps and bisection, each refuted T being a proof of its own; windows are
+spanned by heads, ends, latest starts and latest ends (a sample for large n).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numba
+import numpy as np
+
+from placeopt.makespan.bounds.head_tail import weight_choices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from placeopt.makespan.bounds.communication import HeadsTails
+    from placeopt.makespan.bounds.relaxation import Relaxation
+
+WORK_PER_TEST = 4_000_000
+
+
+def energy_bound(
+    relaxation: Relaxation,
+    heads: HeadsTails,
+    weights: NDArray[np.int64],
+    known: int,
+    upper: int | None = None,
+) -> int:
+    """Return the best refuted horizon + 1, starting from the bound `known`; at most `upper` if given."""
+    known = max(known, int(heads.through().max()))
+    for choice in weight_choices(relaxation, weights):
+
+        def refuted(horizon: int, choice: NDArray[np.int64] = choice) -> bool:
+            return refutes(relaxation, heads, choice, horizon)
+
+        known = search_horizon(refuted, known, upper)
+    return known
+
+
+def search_horizon(refuted: Callable[[int], bool], known: int, upper: int | None = None) -> int:
+    """Return 1 + the largest horizon found that `refuted` excludes, or `known` (a bound already) if none."""
+    if known < 1 or not refuted(known):
+        return known
+    low, step = known, max(1, known // 256)
+    high = None  # smallest horizon known not to be refuted
+    while high is None:
+        trial = low + step
+        if upper is not None and trial >= upper:
+            high = upper
+        elif refuted(trial):
+            low, step = trial, step * 2
+        else:
+            high = trial
+    while high - low > 1:
+        middle = (low + high) // 2
+        if refuted(middle):
+            low = middle
+        else:
+            high = middle
+    return low + 1
+
+
+def refutes(relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int) -> bool:
+    """Whether some window proves that no schedule of length at most `horizon` exists."""
+    through = heads.through()
+    if int(through.max()) > horizon:
+        return True
+    head, tail = heads.minima()
+    fastest = relaxation.min_compute
+    latest_end = horizon - tail
+    begins = np.unique(np.concatenate([head, latest_end - fastest]))
+    ends = np.unique(np.concatenate([latest_end, head + fastest]))
+    most = max(8, int((WORK_PER_TEST / relaxation.num_ops / relaxation.compute.shape[1]) ** 0.5))
+    result: bool = _overfull(
+        heads.head, heads.tail, relaxation.compute, weights, relaxation.class_size,
+        _sample(begins, most), _sample(ends, most), horizon,
+    )  # fmt: skip
+    return result
+
+
+def _sample(values: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    if len(values) <= most:
+        return values
+    return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]
+
+
+@numba.njit(cache=True, nogil=True)
+def _overfull(head, tail, compute, weights, class_size, begins, ends, horizon):  # type: ignore[no-untyped-def]
+    n, num_classes = compute.shape
+    width = (class_size * weights).sum()
+    for begin in begins:
+        for end in ends:
+            if end <= begin:
+                continue
+            offer = width * (end - begin)
+            used = np.int64(0)
+            for v in range(n):
+                least = np.int64(2**62)
+                for c in range(num_classes):
+                    p = compute[v, c]
+                    if p < 0 or head[v, c] + p + tail[v, c] > horizon:
+                        continue  # impossible there within the horizon
+                    inside = min(
+                        min(p, end - begin), min(head[v, c] + p - begin, end - (horizon - tail[v, c] - p))
+                    )
+                    least = min(least, weights[c] * max(np.int64(0), inside))
+                    if least == 0:
+                        break
+                if least < 2**62:
+                    used += least
+            if used > offer:
+                return True
+    return False

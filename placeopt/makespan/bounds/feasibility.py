@@ -1,0 +1,72 @@
+"""Reasons why a problem has no placement at all: an op, a colocation group or the total memory.
+
+Proof of each: an op (or a group whose members share a device) needs one device that is compatible with it
+and holds its resident bytes; and every resident byte needs room on some device. With memory="peak" the
+resident bytes are part of every peak, so the same reasons hold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.makespan.bounds.relaxation import allowed_devices, colocation_items
+from placeopt.model.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from placeopt.model.problem import PlacementProblem
+
+
+def infeasible_reason(problem: PlacementProblem) -> str:
+    """Return one line that says why no placement exists, or "" if none of the quick tests proves it."""
+    allowed = allowed_devices(problem)
+    stuck = np.flatnonzero(~allowed.any(axis=1))
+    if stuck.size:
+        return _why(problem, int(stuck[0]))
+    need = sum(int(x) for x in problem.resident.tolist())
+    room = sum(int(x) for x in problem.capacity.tolist())
+    if need > room:
+        return f"the ops hold {need} resident bytes, the devices together {room}"
+    return _by_device_set(problem)
+
+
+def _why(problem: PlacementProblem, op: int) -> str:
+    group = int(problem.colocation[op])
+    members = np.flatnonzero(problem.colocation == group) if group >= 0 else np.array([op])
+    compatible = (problem.compute[members] >= 0).all(axis=0)
+    what = f"op '{problem.op_names[op]}'"
+    if len(members) > 1:
+        what = f"colocation group {group} ({len(members)} ops, '{problem.op_names[int(members[0])]}' first)"
+    if not compatible.any():
+        return f"{what}: no device is compatible with all its ops"
+    need = int(problem.resident[members].sum())
+    best = int(np.where(compatible, problem.capacity, -1).argmax())
+    return (
+        f"{what} needs {need} resident bytes, but the largest compatible device "
+        f"'{problem.device_names[best]}' has a capacity of {int(problem.capacity[best])}"
+    )
+
+
+def _by_device_set(problem: PlacementProblem) -> str:
+    """Ops restricted to the same devices must fit there together (the sets that occur, each tried once)."""
+    allowed = allowed_devices(problem)
+    item = colocation_items(problem)
+    count = int(item.max()) + 1
+    resident = np.zeros(count, dtype=np.int64)
+    np.add.at(resident, item, problem.resident)
+    mask = np.zeros((count, problem.num_devices), dtype=np.bool_)
+    mask[item] = allowed
+    for devices in np.unique(mask, axis=0):
+        room = sum(int(x) for x in problem.capacity[devices].tolist())
+        if room >= UNLIMITED:
+            continue
+        inside = ~(mask & ~devices).any(axis=1)
+        need = int(resident[inside].sum())
+        if need > room:
+            names = ", ".join(problem.device_names[int(d)] for d in np.flatnonzero(devices)[:4])
+            return (
+                f"{int(inside.sum())} ops or groups that can only run on {names} hold {need} resident bytes, "
+                f"the capacity there is {room}"
+            )
+    return ""

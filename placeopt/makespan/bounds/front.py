@@ -1,0 +1,223 @@
+"""Front: how much work fits into the first t ticks of any schedule, and into the last s.
+
+Proof. Give class D of devices the weight y_D >= 0 and op v the energy w_v = min_D y_D p[v, D]; a device of class
+D delivers at most y_D per tick, all devices together at most Y = sum_D s_D y_D. Let W(t) be the most energy that
+any schedule delivers before t, and W'(s) the most that any delivers in its last s ticks. In a schedule of length
+T >= t + s what is left has to fit into the middle, so
+
+    T >= t + s + ceil((sum_v w_v - W(t) - W'(s)) / Y).
+
+W(t) is the maximum of a small scheduling problem: only ops whose head is below t can start before t, an op that
+does counts with the part before t, and nothing after t matters. CP-SAT solves it for growing t (its upper bound
+is enough for the proof); W'(s) is the same problem on the reversed graph with tails for heads. Precedence, transfers
+between different devices and one op at a time per device are kept; contention, memory and the choice of links are
+relaxed. At the start of a schedule devices wait for the first results to arrive: this is where the bounds by heads
+alone lose most.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.makespan.bounds.communication import INFINITE
+from placeopt.makespan.bounds.head_tail import class_energy, fits, weight_choices
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from ortools.sat.python import cp_model
+
+    from placeopt.makespan.bounds.communication import HeadsTails
+    from placeopt.makespan.bounds.relaxation import Relaxation
+
+MOST_CANDIDATES = 160
+"""Ops in one front beyond which it is not tried."""
+
+LARGEST_TIME = 2**40
+_FIRST, _GROWTH, _LAST, _FINE = 0.05, 1.3, 0.7, 1.06  # t as a share of the known bound, and of the last t
+_TRY_SECONDS, _PATIENCE = 1.0, 3.0  # first limit for one front; each later round has three times as much
+
+
+class Fronts:
+    """The fronts of one direction: W for growing windows.
+
+    Parameters
+    ----------
+    head : earliest start of every op in this direction, per class.
+    """
+
+    def __init__(
+        self,
+        relaxation: Relaxation,
+        head: NDArray[np.int64],
+        weights: NDArray[np.int64],
+        *,
+        backwards: bool,
+        num_workers: int,
+    ) -> None:
+        r = self.relaxation = relaxation
+        self.head, self.weights, self.num_workers = head, weights, num_workers
+        self.energy = class_energy(r.compute, weights)
+        self.width = int((r.class_size * weights).sum())
+        self.source, self.target = (r.target, r.source) if backwards else (r.source, r.target)
+        order = r.problem.topological_order
+        self.order = order[::-1] if backwards else order
+        self.most: dict[int, int] = {0: 0}  # window -> energy
+        self.solved = 0  # largest window whose maximum is known
+        self.failed: int | None = None  # smallest window that took too long
+
+    def next_window(self, known: int) -> int | None:
+        """The window to try next: ever larger ones, then between the last one solved and the first one not."""
+        if self.failed is None:
+            window = max(int(_FIRST * known), int(self.solved * _GROWTH), self.solved) + 1
+            return window if window <= _LAST * known else None
+        return (self.solved + self.failed) // 2 if self.failed > self.solved * _FINE + 1 else None
+
+    def extend(self, window: int, seconds: float) -> None:
+        """Bound the energy of one window within about `seconds`."""
+        before = max(w for w in self.most if w < window)
+        known = min(window * self.width, self.most[before] + (window - before) * self.width)
+        candidates = [int(v) for v in self.order if self.head[v].min() < window]
+        exact = False
+        if len(candidates) <= MOST_CANDIDATES:
+            energy, exact = self._maximum(candidates, window, known, seconds)
+            self.most[window] = min(known, energy)
+        if exact:
+            self.solved = max(self.solved, window)
+        else:
+            self.failed = window
+
+    def _maximum(self, candidates: list[int], window: int, known: int, seconds: float) -> tuple[int, bool]:
+        from ortools.sat.python import cp_model
+
+        r = self.relaxation
+        model = cp_model.CpModel()
+        devices = [(d, int(c)) for d, c in enumerate(r.class_of)]
+        runs: dict[int, list[cp_model.IntVar | None]] = {}
+        active: dict[int, cp_model.IntVar] = {}
+        start: dict[int, cp_model.IntVar] = {}
+        gained: list[cp_model.IntVar] = []
+        on_device: list[list[cp_model.IntervalVar]] = [[] for _ in devices]
+        for i, v in enumerate(candidates):
+            active[v] = model.new_bool_var(f"a{v}")
+            start[v] = model.new_int_var(int(self.head[v].min()), window, f"s{v}")
+            gain = model.new_int_var(0, int(self.energy[v]), f"g{v}")
+            gained.append(gain)
+            model.add(gain == 0).only_enforce_if(~active[v])
+            runs[v] = []
+            seen = [0] * r.compute.shape[1]
+            for d, c in devices:
+                seen[c] += 1
+                ticks = int(r.compute[v, c])
+                # Devices of a class are interchangeable here: the i-th op uses one of the first i.
+                if ticks < 0 or self.head[v, c] >= window or seen[c] > i + 1:
+                    runs[v].append(None)
+                    continue
+                here = model.new_bool_var(f"x{v}_{d}")
+                runs[v].append(here)
+                on_device[d].append(model.new_optional_fixed_size_interval_var(start[v], ticks, here, f"i{v}_{d}"))
+                model.add(start[v] >= int(self.head[v, c])).only_enforce_if(here)
+                model.add(gain <= int(self.weights[c]) * (window - start[v])).only_enforce_if(here)
+            model.add(sum(x for x in runs[v] if x is not None) == active[v])
+        for intervals in on_device:
+            model.add_no_overlap(intervals)
+        self._order(model, runs, active, start)
+        model.add(sum(gained) <= known)
+        model.maximize(sum(gained))
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = self.num_workers
+        solver.parameters.max_time_in_seconds = max(0.01, seconds)
+        status = solver.solve(model)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return known, False
+        bound = int(np.floor(solver.best_objective_bound + 0.5))
+        return bound, status == cp_model.OPTIMAL
+
+    def _order(
+        self,
+        model: cp_model.CpModel,
+        runs: dict[int, list[cp_model.IntVar | None]],
+        active: dict[int, cp_model.IntVar],
+        start: dict[int, cp_model.IntVar],
+    ) -> None:
+        """An op follows its predecessors, and their transfers where it is on another device."""
+        r = self.relaxation
+        for e, (u, v) in enumerate(zip(self.source.tolist(), self.target.tolist(), strict=True)):
+            if v not in active:
+                continue
+            if u not in active:
+                model.add(active[v] == 0)
+                continue
+            model.add_implication(active[v], active[u])
+            lasts: int | cp_model.LinearExprT = int(r.compute[u, 0])
+            if r.compute.shape[1] > 1:
+                lasts = sum(
+                    int(r.compute[u, c]) * x for x, c in zip(runs[u], r.class_of.tolist(), strict=True) if x is not None
+                )
+            pay, free = int(r.pay[e]), int(r.free[e])
+            model.add(start[v] >= start[u] + lasts + free).only_enforce_if(active[v])
+            if pay == free:
+                continue
+            same = model.new_bool_var(f"same{u}_{v}")
+            for x, y in zip(runs[u], runs[v], strict=True):
+                if y is not None:
+                    model.add_bool_or([~same, ~y] + ([] if x is None else [x]))
+            if pay >= INFINITE:
+                model.add_implication(active[v], same)
+            else:
+                model.add(start[v] >= start[u] + lasts + pay).only_enforce_if([active[v], ~same])
+
+
+def front_bound(
+    relaxation: Relaxation,
+    heads: HeadsTails,
+    weights: NDArray[np.int64],
+    known: int,
+    seconds: float,
+    upper: int | None = None,
+    num_workers: int = 2,
+) -> int:
+    """Return the best bound by fronts found in about `seconds`, at least `known` (a bound in ticks)."""
+    if relaxation.problem.num_devices < 2 or known < 1 or known > LARGEST_TIME:
+        return known
+    end = time.perf_counter() + seconds
+    best = known
+    for choice in weight_choices(relaxation, weights):
+        if not fits(relaxation, choice) or not choice.any():
+            continue
+        sides = [
+            Fronts(relaxation, head, choice, backwards=backwards, num_workers=num_workers)
+            for head, backwards in ((heads.head, False), (heads.tail, True))
+        ]
+        total = int(sides[0].energy.sum())
+        limit = _TRY_SECONDS
+        while limit <= seconds:
+            for side in sides:
+                side.failed = None
+            tried = True
+            while tried and time.perf_counter() < end and (upper is None or best < upper):
+                tried = False
+                for side in sides:
+                    left = end - time.perf_counter()
+                    window = side.next_window(best)
+                    if window is not None and left > 0:
+                        tried = True
+                        side.extend(window, min(left, limit))
+                        best = max(best, _combine(sides[0], sides[1], total, best))
+            if all(side.failed is None for side in sides):
+                break
+            limit *= _PATIENCE
+    return best if upper is None else min(best, upper)
+
+
+def _combine(first: Fronts, last: Fronts, total: int, known: int) -> int:
+    """Best bound of all pairs of windows that cannot overlap, as no schedule is shorter than `known`."""
+    best = known
+    for t in first.most:
+        for s in last.most:
+            if t + s <= best:
+                rest = total - first.most[t] - last.most[s]
+                best = max(best, t + s + -(-max(0, rest) // first.width))
+    return best

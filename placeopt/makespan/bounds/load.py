@@ -1,0 +1,226 @@
+"""Load: no schedule ends before its busiest device has run all its ops.
+
+Proof. Let x[v, D] be the share of item v (a colocation group or a single op) on device class D of s_D
+devices with total capacity M_D. Any placement satisfies sum_D x[v, D] = 1, sum_v p[v, D] x[v, D] <= s_D T
+and sum_v r_v x[v, D] <= M_D. For any weights y >= 0 and z >= 0, adding these up gives T sum_D s_D y_D >=
+sum_v min_D (p[v, D] y_D + r_v z_D) - sum_D M_D z_D: a bound that needs no solver to be trusted. Good
+weights are the dual solution of the linear program (HiGHS), rounded to integers; the sum is then taken in
+exact integers and divided, rounding up because T is a whole number of ticks. For identical devices
+without binding memory y = 1 gives ceil(sum p / k). Besides, no item is split; and of the h k + 1 largest
+items h + 1 share a device (pigeonhole), which takes at least the sum of the h + 1 smallest of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.model.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.makespan.bounds.relaxation import Relaxation
+
+WEIGHT_ONE = 1024
+"""Largest integer weight of a class, used by the energy bounds."""
+
+LP_LIMIT = 30_000
+"""Largest number of LP variables; beyond it the weights come from a subgradient ascent."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoadBound:
+    """The bound, and the class weights that prove its fractional part (for the energy bounds)."""
+
+    value: int  # ticks
+    weights: NDArray[np.int64]  # (num_classes,) integers >= 0, not all 0
+
+
+def load_bound(relaxation: Relaxation) -> LoadBound:
+    """Return the best load bound and its class weights."""
+    _, compute, resident = relaxation.items
+    fastest = np.where(compute < 0, np.iinfo(np.int64).max, compute).min(axis=1)
+    possible = (compute >= 0).any(axis=1)
+    compute, resident, fastest = compute[possible], resident[possible], fastest[possible]
+    if not len(compute):
+        return LoadBound(0, np.ones(len(relaxation.class_size), dtype=np.int64))
+    value = max(int(fastest.max()), _pigeonhole(fastest, int(relaxation.class_size.sum())))
+    size = relaxation.class_size
+    capacity = np.zeros(len(size), dtype=np.float64)
+    np.add.at(capacity, relaxation.class_of, relaxation.problem.capacity.astype(np.float64))
+    binding = float(resident.sum()) > float(capacity.min())
+    uniform = np.ones(len(size), dtype=np.int64)
+    value = max(value, _weighted(compute, resident, uniform, None, relaxation))
+    if len(size) == 1:
+        return LoadBound(value, uniform)
+    rows, count = np.unique(np.column_stack([compute, resident]), axis=0, return_counts=True)
+    best, best_weights = value, uniform
+    candidates = _dual_weights(rows[:, :-1], rows[:, -1], count, size, capacity if binding else None)
+    for y, z in candidates:
+        weights = _rounded(y)
+        if weights is None:
+            continue
+        found = _weighted(compute, resident, weights, None, relaxation)
+        if z is not None:
+            found = max(found, _weighted_exact(compute, resident, y, z, relaxation))
+        if found > best:
+            best, best_weights = found, weights
+    return LoadBound(best, best_weights)
+
+
+def _pigeonhole(fastest: NDArray[np.int64], num_devices: int) -> int:
+    """Of the h k + 1 largest items some device holds h + 1."""
+    ordered = np.sort(fastest)[::-1]
+    total = np.concatenate(([0], np.cumsum(ordered)))
+    best = 0
+    for h in range(1, (len(ordered) - 1) // num_devices + 1):
+        last = h * num_devices + 1
+        best = max(best, int(total[last] - total[last - h - 1]))
+    return best
+
+
+def _rounded(y: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Scale weights to integers of at most WEIGHT_ONE; None if they vanish."""
+    y = np.maximum(y, 0.0)
+    if not np.isfinite(y).all() or y.max() <= 0:
+        return None
+    return np.asarray(np.round(y / y.max() * WEIGHT_ONE), dtype=np.int64)
+
+
+def _weighted(
+    compute: NDArray[np.int64],
+    resident: NDArray[np.int64],
+    weights: NDArray[np.int64],
+    memory: NDArray[np.int64] | None,
+    relaxation: Relaxation,
+) -> int:
+    """Evaluate the bound of the module text for integer weights, exactly."""
+    small = int(compute.max(initial=0)) < 2**50  # then ticks * WEIGHT_ONE fits in int64
+    table = compute if small and memory is None else compute.astype(object)
+    cost = table * weights[None, :]
+    if memory is not None:
+        cost = cost + resident.astype(object)[:, None] * memory.astype(object)[None, :]
+    cost = np.where(compute < 0, 2**62 if memory is None and small else 2**200, cost)
+    least = cost.min(axis=1)
+    total = sum(int(x) for x in least.tolist())
+    if memory is not None:
+        capacity = np.zeros(len(weights), dtype=object)
+        np.add.at(capacity, relaxation.class_of, relaxation.problem.capacity.astype(object))
+        total -= sum(int(a) * int(b) for a, b in zip(capacity, memory, strict=True))
+    width = sum(int(s) * int(w) for s, w in zip(relaxation.class_size, weights, strict=True))
+    return max(0, -(-total // width)) if width > 0 else 0
+
+
+def _weighted_exact(
+    compute: NDArray[np.int64],
+    resident: NDArray[np.int64],
+    y: NDArray[np.float64],
+    z: NDArray[np.float64],
+    relaxation: Relaxation,
+) -> int:
+    """Like `_weighted` with memory weights: both scaled by 2^40 and rounded, evaluated in Python integers."""
+    scale = 2.0**40 / max(float(y.max()), 1e-300)
+    big_y = np.array([round(float(v) * scale) for v in np.maximum(y, 0.0)], dtype=object)
+    big_z = np.array([round(float(v) * scale) for v in np.maximum(z, 0.0)], dtype=object)
+    return _weighted(compute, resident, big_y, big_z, relaxation)
+
+
+def _dual_weights(
+    compute: NDArray[np.int64],
+    resident: NDArray[np.int64],
+    count: NDArray[np.int64],
+    size: NDArray[np.int64],
+    capacity: NDArray[np.float64] | None,
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64] | None]]:
+    """Return candidate (y, z); z is None where memory plays no part."""
+    found = [_ascent(compute, count, size)]
+    result: list[tuple[NDArray[np.float64], NDArray[np.float64] | None]] = [(found[0], None)]
+    if compute.size <= LP_LIMIT:
+        duals = _linear_program(compute, resident, count, size, capacity)
+        if duals is not None:
+            result.append(duals)
+    return result
+
+
+def _ascent(
+    compute: NDArray[np.int64], count: NDArray[np.int64], size: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Multiplicative-weights ascent on y: raise the weight of the classes that get most load."""
+    time = np.where(compute < 0, np.inf, compute.astype(np.float64))
+    y = np.ones(len(size))
+    best_y, best = y, -1.0
+    for step in range(200):
+        cost = time * y[None, :]
+        choice = cost.argmin(axis=1)
+        value = float((cost[np.arange(len(cost)), choice] * count).sum() / (size * y).sum())
+        if value > best:
+            best, best_y = value, y
+        load = (
+            np.bincount(choice, weights=time[np.arange(len(cost)), choice] * count, minlength=len(size))
+            / size
+        )
+        y = y * np.exp((load / max(load.max(), 1e-300) - 0.5) * 0.7 / (1 + step / 10))
+        y = np.maximum(y / y.max(), 1e-9)
+    return best_y
+
+
+def _linear_program(
+    compute: NDArray[np.int64],
+    resident: NDArray[np.int64],
+    count: NDArray[np.int64],
+    size: NDArray[np.int64],
+    capacity: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None] | None:
+    """Solve the LP of the module text over distinct rows; return its duals (y, z) or None."""
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array
+
+    rows, classes = compute.shape
+    v, d = np.nonzero(compute >= 0)
+    unit = float(np.maximum(compute, 0).max()) or 1.0  # ticks of one LP time unit
+    column = np.arange(len(v))
+    last = len(v)  # the variable T
+    parts = [
+        (d, column, compute[v, d] / unit * count[v]),
+        (np.arange(classes), np.full(classes, last), -size.astype(float)),
+    ]
+    limit = [np.zeros(classes)]
+    num_rows = classes
+    limited = np.zeros(0, dtype=np.int64)
+    weight = max(float(resident.max()), 1.0)
+    if capacity is not None:
+        limited = np.flatnonzero(capacity < UNLIMITED)
+        row_of = np.full(classes, -1)
+        row_of[limited] = np.arange(len(limited)) + classes
+        inside = row_of[d] >= 0
+        parts.append((row_of[d[inside]], column[inside], resident[v[inside]] / weight * count[v[inside]]))
+        limit.append(capacity[limited] / weight)
+        num_rows += len(limited)
+    data = np.concatenate([part[2] for part in parts])
+    index = (np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
+    upper = coo_array((data, index), shape=(num_rows, last + 1)).tocsr()
+    equal = coo_array((np.ones(last), (v, column)), shape=(rows, last + 1)).tocsr()
+    cost = np.zeros(last + 1)
+    cost[last] = 1.0
+    solution = linprog(
+        cost,
+        A_ub=upper,
+        b_ub=np.concatenate(limit),
+        A_eq=equal,
+        b_eq=np.ones(rows),
+        bounds=(0, None),
+        method="highs",
+        options={"time_limit": 20.0},
+    )
+    if solution.status != 0:
+        return None
+    dual = -solution.ineqlin.marginals
+    y = dual[:classes]
+    if not len(limited):
+        return y, None
+    z = np.zeros(classes)
+    z[limited] = dual[classes:] * unit / weight  # ticks of load per byte
+    return y, z

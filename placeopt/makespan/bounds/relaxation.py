@@ -1,0 +1,182 @@
+"""What every combinatorial bound reads: the cheapest version of a problem, with devices in classes.
+
+Devices with the same compute column form a *class*. An op is compatible with a class if it can run there
+itself, its whole colocation group can, and the group's resident bytes fit. For an edge (u, v):
+
+- `pay`: the least time from the end of u to the start of v when they are on *different* devices, i.e. the
+  largest over the tensors from u to v of the cheapest link between two different compatible devices;
+  `INFINITE` if they cannot be on different devices (same colocation group, a single possible device);
+- `free`: the same when nothing is known about the devices: 0, or `pay` where they cannot share a device.
+
+Contention, link classes and the choice of device can only delay a schedule beyond these numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.model.problem import INCOMPATIBLE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.problem import PlacementProblem
+
+INFINITE = 2**62
+"""More ticks than any schedule has: 'impossible'."""
+
+
+class Direction(NamedTuple):
+    """The graph read forwards (in-edges of every op, in topological order) or backwards."""
+
+    order: NDArray[np.int64]  # (num_ops,) every neighbour of `ptr/op` before the op itself
+    ptr: NDArray[np.int64]  # (num_ops + 1,)
+    op: NDArray[np.int64]  # (num_pairs,) predecessors (forwards) or successors (backwards)
+    free: NDArray[np.int64]  # (num_pairs,) ticks
+    pay: NDArray[np.int64]  # (num_pairs,) ticks or INFINITE
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxation:
+    """See the module text. Built once per problem by `relax` and shared by all bounds."""
+
+    problem: PlacementProblem
+    allowed: NDArray[np.bool_]  # (num_ops, num_devices) compatible, colocation and single-op memory included
+    class_of: NDArray[np.int64]  # (num_devices,) class of each device
+    class_size: NDArray[np.int64]  # (num_classes,)
+    compute: NDArray[np.int64]  # (num_ops, num_classes) ticks or -1
+    min_compute: NDArray[np.int64]  # (num_ops,) ticks
+    source: NDArray[np.int64]  # (num_pairs,) distinct (u, v), sorted by (v, u)
+    target: NDArray[np.int64]  # (num_pairs,)
+    free: NDArray[np.int64]  # (num_pairs,) ticks
+    pay: NDArray[np.int64]  # (num_pairs,) ticks or INFINITE
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops."""
+        return len(self.min_compute)
+
+    @cached_property
+    def forwards(self) -> Direction:
+        """In-edges in topological order."""
+        ptr = np.searchsorted(self.target, np.arange(self.num_ops + 1)).astype(np.int64)
+        return Direction(self.problem.topological_order, ptr, self.source, self.free, self.pay)
+
+    @cached_property
+    def backwards(self) -> Direction:
+        """Out-edges in reversed topological order."""
+        by = np.argsort(self.source, kind="stable")
+        ptr = np.searchsorted(self.source[by], np.arange(self.num_ops + 1)).astype(np.int64)
+        order = np.ascontiguousarray(self.problem.topological_order[::-1])
+        return Direction(order, ptr, self.target[by], self.free[by], self.pay[by])
+
+    @cached_property
+    def items(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Colocation groups merged: (item of each op, compute[item, class] or -1, resident bytes)."""
+        item = colocation_items(self.problem)
+        count = int(item.max()) + 1
+        compute = np.zeros((count, self.compute.shape[1]), dtype=np.int64)
+        np.add.at(compute, item, np.maximum(self.compute, 0))
+        possible = np.ones(compute.shape, dtype=np.bool_)
+        np.logical_and.at(possible, item, self.compute >= 0)
+        resident = np.zeros(count, dtype=np.int64)
+        np.add.at(resident, item, self.problem.resident)
+        return item, np.where(possible, compute, INCOMPATIBLE), resident
+
+
+def colocation_items(problem: PlacementProblem) -> NDArray[np.int64]:
+    """Return the item of each op: a colocation group or a single op; dense, by first op."""
+    group = problem.colocation
+    label = np.where(group >= 0, group, group.max() + 1 + np.arange(problem.num_ops))
+    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first, kind="stable")] = np.arange(len(first))
+    return rank[inverse]
+
+
+def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
+    """Return bool[num_ops, num_devices]: the whole colocation group can run and fits there."""
+    item = colocation_items(problem)
+    count = int(item.max()) + 1
+    possible = np.ones((count, problem.num_devices), dtype=np.bool_)
+    np.logical_and.at(possible, item, problem.compute >= 0)
+    resident = np.zeros(count, dtype=np.int64)
+    np.add.at(resident, item, problem.resident)
+    possible &= resident[:, None] <= problem.capacity[None, :]
+    return possible[item]
+
+
+def relax(problem: PlacementProblem) -> Relaxation:
+    """Build the relaxation of `problem`; ops that can run nowhere keep their plain compatibility."""
+    allowed = allowed_devices(problem)
+    nowhere = ~allowed.any(axis=1)
+    allowed[nowhere] = problem.compute[nowhere] >= 0
+    times = np.where(allowed, problem.compute, INCOMPATIBLE)
+    columns, class_of = np.unique(times, axis=1, return_inverse=True)
+    class_of = np.asarray(class_of, dtype=np.int64).reshape(-1)
+    compute = np.ascontiguousarray(columns, dtype=np.int64)
+    fastest = np.where(compute < 0, INFINITE, compute).min(axis=1)
+    source, target, free, pay = _pairs(problem, allowed)
+    return Relaxation(
+        problem=problem,
+        allowed=allowed,
+        class_of=class_of,
+        class_size=np.bincount(class_of, minlength=compute.shape[1]).astype(np.int64),
+        compute=compute,
+        min_compute=fastest,
+        source=source,
+        target=target,
+        free=free,
+        pay=pay,
+    )
+
+
+def _pairs(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:
+    """Return (source, target, free, pay) of the distinct op pairs joined by a tensor."""
+    tensor, target = problem.edge_tensor, problem.consumer
+    source = problem.producer[tensor]
+    pay, share = _edge_costs(problem, allowed, source, target, tensor)
+    key = target * problem.num_ops + source
+    distinct, inverse = np.unique(key, return_inverse=True)
+    worst = np.zeros(len(distinct), dtype=np.int64)
+    np.maximum.at(worst, inverse, pay)
+    can_share = np.ones(len(distinct), dtype=np.bool_)
+    np.logical_and.at(can_share, inverse, share)
+    free = np.where(can_share, 0, np.where(worst >= INFINITE, 0, worst))
+    return distinct % problem.num_ops, distinct // problem.num_ops, free, worst
+
+
+def _edge_costs(
+    problem: PlacementProblem,
+    allowed: NDArray[np.bool_],
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    tensor: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return, per edge, the cheapest transfer between two devices and whether one device can hold both."""
+    masks, kind = np.unique(allowed, axis=0, return_inverse=True)
+    kind = np.asarray(kind).reshape(-1)
+    pay = np.full(len(source), INFINITE, dtype=np.int64)
+    share = np.ones(len(source), dtype=np.bool_)
+    pair_kind = kind[source] * len(masks) + kind[target]
+    off = ~np.eye(problem.num_devices, dtype=np.bool_)
+    for value in np.unique(pair_kind):
+        at = np.flatnonzero(pair_kind == value)
+        first, second = masks[value // len(masks)], masks[value % len(masks)]
+        links = np.unique(problem.link_class[first[:, None] & second[None, :] & off])
+        if links.size:
+            pay[at] = problem.transfer[np.ix_(tensor[at], links)].min(axis=1)
+        both = first & second
+        share[at] = both.any()
+        if both.any():  # the two ops' own weights may not fit together on any device
+            largest = int(problem.capacity[both].max())
+            share[at] &= problem.resident[source[at]] + problem.resident[target[at]] <= largest
+    group = problem.colocation
+    together = (group[source] >= 0) & (group[source] == group[target])
+    pay[together] = INFINITE
+    share[together] = True
+    return pay, share

@@ -1,0 +1,308 @@
+"""Evaluate placements: the full schedule of one, the makespans of many, the final word on a result."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.makespan import simulator as kernels
+from placeopt.makespan.simulator import INFEASIBLE
+from placeopt.model.arrays import int_array
+from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.placement import QUEUES, Placement
+from placeopt.model.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.tracker import Tracker
+
+__all__ = ["INFEASIBLE", "Evaluation", "best_queue", "evaluate", "evaluate_batch", "finish", "problem_arrays"]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What happens when a placement is executed.
+
+    Attributes
+    ----------
+    makespan : end of the last op, ticks.
+    queue : the execution: "fifo", "priority" or "planned".
+    peak_memory : largest number of bytes on each device (resident and live tensors), shape (num_devices,).
+    """
+
+    problem: PlacementProblem
+    placement: Placement
+    makespan: int
+    queue: str
+    start: NDArray[np.int64]  # (num_ops,) ticks
+    finish: NDArray[np.int64]  # (num_ops,) ticks
+    peak_memory: NDArray[np.int64]  # (num_devices,) bytes
+    _contended: NDArray[np.int64]  # (4, requests): tensor, destination, start, finish
+
+    @cached_property
+    def busy(self) -> NDArray[np.int64]:
+        """Ticks that each device computes, shape (num_devices,)."""
+        total = np.zeros(self.problem.num_devices, dtype=np.int64)
+        np.add.at(total, self.placement.device, self.finish - self.start)
+        return total
+
+    @cached_property
+    def transfers(self) -> NDArray[np.int64]:
+        """Rows (tensor, destination, start, finish) of every transfer, sorted by (tensor, destination)."""
+        problem, device = self.problem, self.placement.device
+        source = device[problem.producer[problem.edge_tensor]] if problem.num_edges else np.zeros(0, np.int64)
+        destination = device[problem.consumer] if problem.num_edges else np.zeros(0, np.int64)
+        free = (source != destination) & (problem.channel[source, destination] < 0)
+        pairs = np.stack([problem.edge_tensor[free], destination[free]], axis=1)
+        pairs = np.unique(pairs, axis=0)
+        home = device[problem.producer[pairs[:, 0]]]
+        begin = self.finish[problem.producer[pairs[:, 0]]]
+        end = begin + problem.transfer[pairs[:, 0], problem.link_class[home, pairs[:, 1]]]
+        rows = np.concatenate([np.column_stack([pairs, begin, end]), self._contended.T])
+        return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+
+    @property
+    def schedule(self) -> Schedule:
+        """Start and end of every op and transfer."""
+        rows = self.transfers
+        return Schedule(self.placement.device, self.start, self.finish, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
+
+
+def problem_arrays(problem: PlacementProblem) -> kernels.ProblemArrays:
+    """Return the arrays that kernels take; computed once per problem."""
+    cached = problem.__dict__.get("_kernel_arrays")
+    if cached is None:
+        edge_ptr, edge_op, edge_tensor = problem.successors
+        cached = kernels.ProblemArrays(
+            compute=problem.compute,
+            indegree=np.bincount(problem.consumer, minlength=problem.num_ops).astype(np.int64),
+            edge_ptr=edge_ptr,
+            edge_op=edge_op,
+            edge_tensor=edge_tensor,
+            consumer_ptr=problem.consumer_ptr,
+            consumer=problem.consumer,
+            producer=problem.producer,
+            transfer=problem.transfer,
+            link_class=problem.link_class,
+            channel=problem.channel,
+            num_channels=problem.num_channels,
+            resident=problem.resident,
+            capacity=problem.capacity,
+            colocation=problem.colocation,
+            tensor_bytes=problem.tensor_bytes,
+            num_groups=int(problem.colocation.max()) + 1,
+            peak_memory=problem.memory == "peak",
+        )
+        cached = cached._replace(indegree=_read_only(cached.indegree))
+        problem.__dict__["_kernel_arrays"] = cached
+    return cached
+
+
+def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
+    # One kind of array (read-only) means one compiled version of every kernel.
+    array.setflags(write=False)
+    return array
+
+
+_NO_RANK = _read_only(np.zeros(0, dtype=np.int64))
+
+
+def _mode(queue: str | None, has_priority: bool) -> str:
+    if queue is None:
+        return "priority" if has_priority else "fifo"
+    if queue not in QUEUES:
+        raise InputError(f"queue: expected one of {', '.join(QUEUES)}, received '{queue}'")
+    if queue != "fifo" and not has_priority:
+        raise InputError(f"queue '{queue}' needs a placement with priorities; use 'fifo' or add priorities")
+    return queue
+
+
+def evaluate(
+    problem: PlacementProblem, placement: Placement | ArrayLike, queue: str | None = None, *, check: bool = True
+) -> Evaluation:
+    """Execute a placement and return its schedule.
+
+    Parameters
+    ----------
+    placement : a Placement, or the device of every op.
+    queue : "fifo", "priority" or "planned"; by default "priority" if the placement has one, else "fifo".
+    check : refuse placements that break colocation or capacity (compatibility is always needed).
+
+    Raises
+    ------
+    InfeasiblePlacementError
+        If a constraint is broken, or a planned order can never be executed.
+    """
+    from placeopt.makespan.judge import placement_violations
+
+    if not isinstance(placement, Placement):
+        placement = Placement(np.asarray(placement))
+    mode = _mode(queue, placement.priority is not None)
+    arrays = problem_arrays(problem)
+    problems = placement_violations(problem, placement, memory=check, colocation=check)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InfeasiblePlacementError(f"the placement is not valid: {problems[0]}{more}")
+    rank = _NO_RANK if placement.priority is None else placement.priority
+    makespan, start, finish_, requests, peak = kernels.single(arrays, placement.device, rank, kernels.MODES[mode])
+    if makespan == kernels.DEADLOCK:
+        raise InfeasiblePlacementError(
+            "the placement's priorities cannot be executed in 'planned' order: some op is ranked before one it "
+            "waits for; use queue='priority', or ranks that follow a topological order"
+        )
+    if check and problem.memory == "peak" and (peak > problem.capacity).any():
+        d = int((peak > problem.capacity).argmax())
+        raise InfeasiblePlacementError(
+            f"device '{problem.device_names[d]}' peaks at {int(peak[d])} bytes, over its capacity of "
+            f"{int(problem.capacity[d])}; move ops with large tensors to other devices"
+        )
+    for array in (start, finish_, peak):
+        _read_only(array)
+    return Evaluation(problem, placement, int(makespan), mode, start, finish_, peak, requests)
+
+
+def evaluate_batch(
+    problem: PlacementProblem,
+    devices: ArrayLike,
+    priorities: ArrayLike | None = None,
+    queue: str | None = None,
+    *,
+    threads: int | None = None,
+) -> NDArray[np.int64]:
+    """Makespans of many placements, on all cores.
+
+    Parameters
+    ----------
+    devices : device of every op, shape (batch, num_ops).
+    priorities : ranks, shape (batch, num_ops), or (num_ops,) for one order shared by all; None for "fifo".
+    threads : number of threads, by default one per core. The result does not depend on it.
+
+    Returns
+    -------
+    Ticks, shape (batch,); INFEASIBLE (2^63 - 1) for placements that break a constraint.
+    """
+    table = np.asarray(devices)
+    if table.dtype.kind not in "iu":
+        table = int_array(table, table.shape, "devices")
+    table = np.ascontiguousarray(table, dtype=np.int32)
+    if table.ndim != 2 or table.shape[1] != problem.num_ops:
+        raise InputError(f"devices: expected shape (batch, {problem.num_ops}), received {table.shape}")
+    mode = kernels.MODES[_mode(queue, priorities is not None)]
+    if priorities is None or mode == kernels.FIFO:
+        ranks = np.zeros((1, 0), dtype=np.int64)
+    else:
+        ranks = np.ascontiguousarray(np.atleast_2d(np.asarray(priorities)), dtype=np.int64)
+        if ranks.shape not in ((1, problem.num_ops), table.shape):
+            raise InputError(
+                f"priorities: expected shape {table.shape} or ({problem.num_ops},), received {ranks.shape}"
+            )
+    arrays = problem_arrays(problem)
+    out = np.empty(len(table), dtype=np.int64)
+    shared = len(ranks) == 1
+
+    def run(piece: slice) -> None:
+        kernels.batch(arrays, table[piece], ranks if shared else ranks[piece], mode, out[piece])
+
+    parallel_slices(run, len(table), len(table) * (problem.num_ops + problem.num_edges), threads)
+    return out
+
+
+def parallel_slices(
+    run: Callable[[slice], None], count: int, work: int, threads: int | None = None
+) -> None:
+    """Call `run` on slices that cover 0..count, in threads where there is enough `work` (steps) to share.
+
+    For kernels that release the interpreter lock and write each item's result to its own place, so that the
+    outcome does not depend on the number of threads.
+    """
+    workers = num_threads() if threads is None else max(1, threads)
+    # Below about a millisecond of work, handing it to threads costs more than it saves.
+    if workers == 1 or count < 2 or work < 40_000:
+        run(slice(0, count))
+        return
+    edges = np.linspace(0, count, min(count, 4 * workers) + 1).astype(int).tolist()
+    list(_pool(workers).map(run, [slice(a, b) for a, b in pairwise(edges)]))
+
+
+def num_threads() -> int:
+    """Cores that evaluation may use: PLACEOPT_THREADS, or those available to the process."""
+    wanted = os.environ.get("PLACEOPT_THREADS", "")
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def _pool(workers: int) -> ThreadPoolExecutor:
+    key = (os.getpid(), workers)  # a forked child must not use its parent's threads
+    if key not in _pools:
+        _pools[key] = ThreadPoolExecutor(workers, thread_name_prefix="placeopt")
+    return _pools[key]
+
+
+def best_queue(problem: PlacementProblem, placement: Placement) -> tuple[int, str]:
+    """Return (makespan, queue) of the execution under which the placement is fastest; INFEASIBLE if under none.
+
+    Ties prefer the simpler execution: fifo, then priority, then planned.
+    """
+    best = (int(INFEASIBLE), "fifo")
+    modes = QUEUES if placement.priority is not None else ("fifo",)
+    row = placement.device[None, :]
+    for mode in modes:
+        ranks = None if mode == "fifo" else placement.priority
+        value = int(evaluate_batch(problem, row, ranks, mode, threads=1)[0])
+        if value < best[0]:
+            best = (value, mode)
+    return best
+
+
+def finish(
+    tracker: Tracker[Placement],
+    placement: Placement | None = None,
+    *,
+    status: str | None = None,
+    message: str = "",
+) -> Result[Placement]:
+    """Re-evaluate the incumbent (or `placement`) and build the Result; no solver grades itself.
+
+    The objective is that of the fastest execution among fifo, priority and planned; `Result.queue` names it.
+    """
+    placement = tracker.solution if placement is None else placement
+    if placement is None:
+        if not message:
+            from placeopt.makespan.bounds.feasibility import infeasible_reason
+
+            message = infeasible_reason(tracker.problem)
+            status = "infeasible" if message else status
+        return tracker.result(
+            status=status, message=message or "no placement found satisfies every constraint; none was proved impossible"
+        )
+    value, queue = best_queue(tracker.problem, placement)
+    if value == INFEASIBLE:
+        tracker.solution, tracker.value = None, None
+        return tracker.result(status="unknown", message=message or "the placement found breaks a constraint")
+    if tracker.value is None or value < tracker.value:
+        tracker.offer(value, placement)
+    return tracker.result(status=status, queue=queue, message=message, solution=placement, objective=value)
+
+
+def warm_up(problem: PlacementProblem | None = None) -> None:
+    """Compile the kernels (or load them from numba's cache), so that timings start warm."""
+    from placeopt.model.problem import PlacementProblem as Problem
+
+    tiny = problem or Problem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)], name="warm-up")
+    rows: Any = np.zeros((1, tiny.num_ops), dtype=np.int32)
+    kernels.batch(problem_arrays(tiny), rows, np.zeros((1, 0), dtype=np.int64), kernels.FIFO, np.empty(1, np.int64))

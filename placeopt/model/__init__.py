@@ -1,0 +1,1 @@
+"""What is given and what comes back: graphs, clusters, problems, placements, schedules, results."""

@@ -1,0 +1,103 @@
+"""Small helpers for the read-only integer arrays that problems and solutions hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+MAX_SUM = 2**62
+"""Sums of ticks or bytes beyond this are refused, so that int64 arithmetic never overflows."""
+
+UNLIMITED = 2**62
+"""Capacity in bytes of a device without a memory limit."""
+
+
+UNSET: Any = None
+"""Default of an array field that the constructor replaces by a neutral array of the right shape."""
+
+
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a C-contiguous read-only version of `array` (a copy unless it is already one)."""
+    if array.flags.writeable or not array.flags.c_contiguous:
+        array = np.array(array, order="C", copy=True)
+        array.setflags(write=False)
+    return array
+
+
+def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> NDArray[np.int64]:
+    """Convert `values` to a read-only int64 array of `shape`.
+
+    Raises
+    ------
+    InputError
+        If the shape differs, or a value is not finite or not a whole number.
+    """
+    array = np.asarray(values)
+    if array.size == 0:
+        array = array.reshape(shape) if int(np.prod(shape)) == 0 else array
+    if array.shape != shape:
+        raise InputError(f"{what}: expected shape {shape}, received {array.shape}")
+    if array.dtype == np.int64:
+        return frozen(array)
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise InputError(f"{what}: expected whole numbers, received NaN or infinity")
+        if (array != np.floor(array)).any() or (np.abs(array) >= MAX_SUM).any():
+            raise InputError(f"{what}: expected whole numbers below 2^62 (round times to ticks first)")
+    elif array.dtype.kind not in "iub" and array.size:
+        raise InputError(f"{what}: expected whole numbers, received {array.dtype}")
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= MAX_SUM:
+        raise InputError(f"{what}: expected whole numbers below 2^62")
+    return frozen(array.astype(np.int64))
+
+
+def to_ticks(seconds: ArrayLike, tick_seconds: float, what: str = "time") -> NDArray[np.int64]:
+    """Round times in seconds to ticks: half up, and never to 0 for a positive input.
+
+    Raises
+    ------
+    InputError
+        If a time is negative or NaN, or too large for int64 ticks.
+    """
+    values = np.asarray(seconds, dtype=np.float64) / tick_seconds
+    return round_half_up(values, what)
+
+
+def round_half_up(values: ArrayLike, what: str = "value") -> NDArray[np.int64]:
+    """Round non-negative numbers half up to int64, and never to 0 for a positive input."""
+    array = np.asarray(values, dtype=np.float64)
+    bad = ~np.isfinite(array) | (array < 0) | (array >= MAX_SUM)
+    if bad.any():
+        index = tuple(int(i) for i in np.argwhere(np.atleast_1d(bad))[0])
+        value = np.atleast_1d(array)[index]
+        raise InputError(f"{what} at index {index}: expected a finite number >= 0, received {value}")
+    rounded = np.floor(array + 0.5).astype(np.int64)
+    return np.where((array > 0) & (rounded == 0), np.int64(1), rounded)
+
+
+def csr(groups: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (pointer, flat index) arrays of a list of lists."""
+    pointer = np.zeros(len(groups) + 1, dtype=np.int64)
+    pointer[1:] = np.cumsum([len(group) for group in groups])
+    flat = np.fromiter((x for group in groups for x in group), dtype=np.int64, count=int(pointer[-1]))
+    return pointer, flat
+
+
+def touching_tensors(
+    num_nodes: int, producer: NDArray[np.int64], consumer_ptr: NDArray[np.int64], consumer: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return, by node, the tensors that it makes or reads: (pointer of num_nodes + 1, tensor, 1 made or 0 read)."""
+    tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
+    touch = [(int(p), t, 1) for t, p in enumerate(producer)]
+    touch += [(int(v), int(t), 0) for v, t in zip(consumer, tensor, strict=True)]
+    touches = np.array(sorted(touch), dtype=np.int64).reshape(-1, 3)
+    pointer = np.searchsorted(touches[:, 0], np.arange(num_nodes + 1)).astype(np.int64)
+    return pointer, np.ascontiguousarray(touches[:, 1]), np.ascontiguousarray(touches[:, 2])

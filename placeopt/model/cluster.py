@@ -1,0 +1,122 @@
+"""Cluster: devices, the links between them, and the channels that transfers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.model.arrays import UNLIMITED, int_array
+from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CONTENTION = ("none", "pair", "source")
+"""Ready-made channel matrices; `Cluster.channel` can express any other sharing."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device.
+
+    Attributes
+    ----------
+    kind : the model ("A100"); `family` is its class: "gpu", "cpu" or "accelerator".
+    peak_flops : floating-point operations per second that large kernels reach.
+    memory_bandwidth : bytes per second.
+    memory : capacity in bytes.
+    launch_overhead : seconds that every op costs at least.
+    """
+
+    name: str
+    kind: str
+    family: str
+    peak_flops: float
+    memory_bandwidth: float
+    memory: int = UNLIMITED
+    launch_overhead: float = 0.0
+
+    def __post_init__(self) -> None:
+        for key in ("peak_flops", "memory_bandwidth"):
+            value = getattr(self, key)
+            if not (np.isfinite(value) and value > 0):
+                raise InputError(f"device '{self.name}': {key} must be a positive number, received {value}")
+        if not (np.isfinite(self.launch_overhead) and self.launch_overhead >= 0):
+            raise InputError(f"device '{self.name}': launch_overhead must be >= 0, received {self.launch_overhead}")
+        if not 0 <= self.memory <= UNLIMITED:
+            raise InputError(f"device '{self.name}': memory must be in 0..2^62 bytes, received {self.memory}")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A class of connections: time of b bytes is latency + b / bandwidth."""
+
+    name: str
+    latency: float  # seconds
+    bandwidth: float  # bytes per second
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.latency) and self.latency >= 0):
+            raise InputError(f"link '{self.name}': latency must be >= 0 seconds, received {self.latency}")
+        if not (np.isfinite(self.bandwidth) and self.bandwidth > 0):
+            raise InputError(f"link '{self.name}': bandwidth must be positive, received {self.bandwidth}")
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """k devices, c link classes, and the channel of every ordered pair of devices.
+
+    Attributes
+    ----------
+    link_class : index into `links` per (source, destination); the diagonal is ignored.
+    channel : channel id per (source, destination), -1 where transfers never wait for each other.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    link_class: NDArray[np.int64]  # (num_devices, num_devices)
+    channel: NDArray[np.int64]  # (num_devices, num_devices)
+
+    def __post_init__(self) -> None:
+        k = len(self.devices)
+        if k == 0:
+            raise InputError(f"cluster '{self.name}': expected at least one device, received none")
+        names = [device.name for device in self.devices]
+        if len(set(names)) != k:
+            raise InputError(f"cluster '{self.name}': device names must be distinct, received {names}")
+        object.__setattr__(self, "link_class", int_array(self.link_class, (k, k), "link_class"))
+        object.__setattr__(self, "channel", int_array(self.channel, (k, k), "channel"))
+        off = ~np.eye(k, dtype=np.bool_)
+        classes = self.link_class[off]
+        if classes.size and (classes.min() < 0 or classes.max() >= len(self.links)):
+            raise InputError(f"cluster '{self.name}': link_class must be in 0..{len(self.links) - 1}")
+        if (self.channel < -1).any():
+            raise InputError(f"cluster '{self.name}': channel ids must be >= 0, or -1 for no contention")
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, k."""
+        return len(self.devices)
+
+    def with_contention(self, contention: str) -> Cluster:
+        """Return this cluster with the channel matrix `none`, `pair` or `source`."""
+        return replace(self, channel=contention_matrix(self.num_devices, contention))
+
+
+def contention_matrix(num_devices: int, contention: str) -> NDArray[np.int64]:
+    """Return the channel matrix of a named contention model.
+
+    `none`: transfers never wait; `pair`: one channel per ordered pair of devices; `source`: one outgoing
+    channel per device.
+    """
+    k = num_devices
+    if contention == "none":
+        return np.full((k, k), -1, dtype=np.int64)
+    if contention == "pair":
+        return np.arange(k * k, dtype=np.int64).reshape(k, k)
+    if contention == "source":
+        return np.repeat(np.arange(k, dtype=np.int64)[:, None], k, axis=1)
+    raise InputError(f"contention: expected one of {', '.join(CONTENTION)}, received '{contention}'")

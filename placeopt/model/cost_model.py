@@ -1,0 +1,99 @@
+"""The cost model: from an OpGraph and a Cluster to a PlacementProblem with integer times.
+
+An op takes, on a device, the time measured for that kind of device if the graph has one; otherwise the roofline
+
+    max(flops / peak, bytes moved / memory bandwidth) + launch overhead.
+
+A tensor takes, on a link, its measured time if the graph has one; otherwise latency + bytes / bandwidth. Times
+are rounded to ticks once, half up, and never to 0 for a positive time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.arrays import to_ticks
+from placeopt.model.graph import UNKNOWN, UNSUPPORTED
+from placeopt.model.problem import INCOMPATIBLE, PlacementProblem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.cluster import Cluster, Device
+    from placeopt.model.graph import OpGraph
+
+
+def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
+    """Return the placement problem of running `graph` on `cluster`.
+
+    `fields` are further fields of PlacementProblem (objective, memory, contiguity, pipeline, slots).
+    """
+    columns: dict[tuple[Any, ...], NDArray[np.int64]] = {}
+    compute = np.empty((graph.num_ops, cluster.num_devices), dtype=np.int64)
+    for d, device in enumerate(cluster.devices):
+        key = (device.kind, device.family, device.peak_flops, device.memory_bandwidth, device.launch_overhead)
+        if key not in columns:
+            columns[key] = op_ticks(graph, device)
+        compute[:, d] = columns[key]
+    transfer = np.stack(
+        [transfer_ticks(graph, link.latency, link.bandwidth) for link in cluster.links], axis=1
+    ) if graph.num_tensors else np.zeros((0, len(cluster.links)), dtype=np.int64)  # fmt: skip
+    fields.setdefault("io_class", io_classes(cluster))
+    return PlacementProblem(
+        name=f"{graph.name} on {cluster.name}",
+        compute=compute,
+        producer=graph.producer,
+        consumer_ptr=graph.consumer_ptr,
+        consumer=graph.consumer,
+        transfer=transfer,
+        link_class=cluster.link_class,
+        channel=cluster.channel,
+        resident=graph.resident,
+        capacity=np.array([device.memory for device in cluster.devices], dtype=np.int64),
+        colocation=graph.colocation,
+        tensor_bytes=graph.tensor_bytes,
+        tick_seconds=graph.tick_seconds,
+        backward=graph.backward,
+        meta=graph.meta,
+        op_names=graph.op_names,
+        op_types=graph.op_types,
+        device_names=tuple(device.name for device in cluster.devices),
+        **fields,
+    )
+
+
+def op_ticks(graph: OpGraph, device: Device) -> NDArray[np.int64]:
+    """Ticks of every op on `device`, -1 where it cannot run there; shape (num_ops,)."""
+    roofline = np.maximum(graph.flops / device.peak_flops, graph.bytes_moved / device.memory_bandwidth)
+    ticks = to_ticks(roofline + device.launch_overhead, graph.tick_seconds, f"op time on '{device.name}'")
+    measured = np.full(graph.num_ops, UNKNOWN, dtype=np.int64)
+    # The most specific column wins: the kind ("A100"), then the family ("gpu"), then any device.
+    for kind in ("*", device.family, device.kind):
+        if kind in graph.measured_kinds:
+            column = graph.measured[:, graph.measured_kinds.index(kind)]
+            measured = np.where(column == UNKNOWN, measured, column)
+    ticks = np.where(measured >= 0, measured, ticks)
+    return np.where(measured == UNSUPPORTED, INCOMPATIBLE, ticks)
+
+
+def transfer_ticks(graph: OpGraph, latency: float, bandwidth: float) -> NDArray[np.int64]:
+    """Ticks of every tensor on a link; shape (num_tensors,)."""
+    seconds = latency + graph.tensor_bytes / bandwidth
+    ticks = to_ticks(seconds, graph.tick_seconds, "transfer time")
+    return np.where(graph.measured_transfer == UNKNOWN, ticks, graph.measured_transfer)
+
+
+def io_classes(cluster: Cluster) -> NDArray[np.int64]:
+    """Link class over which each device reaches the others in the period model; -1 for CPUs, which never pay.
+
+    Where a device has several, the slowest counts: a pipeline's boundary may lie on any of its links.
+    """
+    k = cluster.num_devices
+    classes = np.full(k, -1, dtype=np.int64)
+    for d, device in enumerate(cluster.devices):
+        if device.family != "cpu":
+            others = [int(cluster.link_class[d, e]) for e in range(k) if e != d] or [0]
+            classes[d] = min(others, key=lambda c: (cluster.links[c].bandwidth, -cluster.links[c].latency))
+    return classes

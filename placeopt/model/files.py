@@ -1,0 +1,156 @@
+"""Files: bounded reading, strict JSON, and writing that never leaves half a file behind.
+
+Every reader goes through here, so that a file of the wrong kind, a truncated one or a gigabyte of nonsense
+costs one clear line and bounded memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from placeopt.model.errors import InputError
+
+MAX_BYTES = 128 * 2**20
+"""Text files larger than this are refused before they are read (a graph of 10^5 ops has about 2^24 bytes)."""
+
+
+def regular_file(path: str | Path, what: str = "file") -> Path:
+    """Return `path` as a Path, refusing what is missing, a folder or not a regular file."""
+    path = Path(path)
+    try:
+        folder, there, regular = path.is_dir(), path.exists(), path.is_file()
+    except (OSError, ValueError) as error:  # a name too long, or with a null character
+        raise InputError(f"{what} '{one_line(str(path))}': {one_line(str(error))}") from error
+    if folder:
+        raise InputError(f"{what} '{path}': expected a file, received a folder; name a file in it")
+    if not there:
+        raise InputError(f"{what} '{path}': no such file")
+    if not regular:
+        raise InputError(f"{what} '{path}': expected a regular file (not a pipe or a device)")
+    return path
+
+
+def read_bytes(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file") -> bytes:
+    """Return the content of a file of at most `max_bytes`.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, a folder, unreadable or too large; it is not read in that case.
+    """
+    path = regular_file(path, what)
+    try:
+        size = path.stat().st_size
+        if size > max_bytes:
+            raise InputError(
+                f"{what} '{path}': {size} bytes, more than the limit of {max_bytes}; "
+                "raise it with max_bytes if the file is right"
+            )
+        with path.open("rb") as stream:
+            data = stream.read(max_bytes + 1)
+    except OSError as error:
+        raise InputError(f"{what} '{path}': cannot be read: {error.strerror or error}") from error
+    if len(data) > max_bytes:
+        raise InputError(f"{what} '{path}': more than the limit of {max_bytes} bytes")
+    return data
+
+
+def read_text(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file") -> str:
+    """Return the UTF-8 text of a file (a byte-order mark is dropped); otherwise like `read_bytes`."""
+    data = read_bytes(path, max_bytes=max_bytes, what=what)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} '{path}': expected UTF-8 text, received byte {data[error.start]:#04x} "
+                         f"at offset {error.start}") from error  # fmt: skip
+
+
+def parse_json(text: str, where: str, *, unique_keys: bool = False) -> Any:
+    """Parse JSON strictly: no NaN, no Infinity, and one line that says what is wrong.
+
+    Parameters
+    ----------
+    where : the file, for messages.
+    unique_keys : refuse an object that has a key twice (slower).
+    """
+
+    def refuse(constant: str) -> None:
+        raise InputError(f"{where}: expected finite numbers, received {constant}")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) != len(pairs):
+            seen: set[str] = set()
+            for key, _ in pairs:
+                if key in seen:
+                    raise InputError(f"{where}: '{one_line(key)}' occurs twice; keep one")
+                seen.add(key)
+        return table
+
+    try:
+        return json.loads(text, parse_constant=refuse, object_pairs_hook=unique if unique_keys else None)
+    except json.JSONDecodeError as error:
+        if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
+            text = f"truncated JSON: it ends in the middle (line {error.lineno})"
+        else:
+            text = f"not valid JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        raise InputError(f"{where}: {text}") from error
+    except RecursionError as error:
+        raise InputError(f"{where}: JSON nested too deeply") from error
+    except InputError:
+        raise
+    except ValueError as error:  # an integer of thousands of digits
+        raise InputError(f"{where}: not valid JSON: {one_line(str(error))}") from error
+
+
+def read_json(
+    path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file", unique_keys: bool = False
+) -> Any:
+    """Return the parsed JSON of a file; see `read_text` and `parse_json`."""
+    text = read_text(path, max_bytes=max_bytes, what=what)
+    return parse_json(text, f"{what} '{path}'", unique_keys=unique_keys)
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write a text file at once: whoever reads it sees the old content or the new, never a part.
+
+    Folders on the way are made. Raises InputError where the file cannot be written.
+    """
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, data: bytes) -> Path:
+    """Write a file at once; see `write_text`."""
+    path = Path(path)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:64]}.", suffix=".tmp", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp is private; a result file is not
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise InputError(f"file '{path}': cannot be written: {error.strerror or error}") from error
+    except BaseException:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise
+    return path
+
+
+def one_line(text: str, length: int = 80) -> str:
+    """Return a text on one line, cut to `length`."""
+    text = " ".join(text.split())
+    return text if len(text) <= length else text[: length - 3] + "..."

@@ -1,0 +1,286 @@
+"""OpGraph: a computation graph of a model, independent of any device.
+
+An OpGraph has n ops and m tensors. A tensor has one producer, a size in bytes and a list of distinct
+consumers. Costs are either *analytic* (flops, bytes moved: the cost model turns them into times for a
+device) or *measured* (ticks for a kind of device, which win over the analytic ones).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.arrays import MAX_SUM, UNSET, csr, frozen, int_array
+from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+UNKNOWN = -1
+"""A measured time that is not known: the cost model computes it."""
+
+UNSUPPORTED = -2
+"""A measured time that says: this op cannot run on this kind of device."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpGraph:
+    """A directed acyclic graph of ops connected by tensors.
+
+    Only `name`, `op_names` and the four tensor arrays are needed; everything else has a neutral default.
+
+    Attributes
+    ----------
+    measured_kinds : kinds of device for which `measured` has a column: the name of a device kind
+        ("A100"), a family ("cpu", "gpu", "accelerator") or "*" for any device.
+    layer : the layer an op belongs to, as a path ("encoder/3/attention"); "" where unknown.
+    meta : label of the sharded op ("meta-op") that an op is a piece of, -1 for none.
+    unshaped : ops whose shapes are unknown and whose costs are therefore a fallback.
+    """
+
+    name: str
+    op_names: tuple[str, ...]
+    producer: NDArray[np.int64]  # (num_tensors,) op index
+    tensor_bytes: NDArray[np.int64]  # (num_tensors,) bytes
+    consumer_ptr: NDArray[np.int64]  # (num_tensors + 1,)
+    consumer: NDArray[np.int64]  # (num_edges,) op index, distinct within a tensor
+    op_types: tuple[str, ...] = ()  # "" where unknown
+    layer: tuple[str, ...] = ()
+    flops: NDArray[np.int64] = UNSET  # (num_ops,)
+    bytes_moved: NDArray[np.int64] = UNSET  # (num_ops,) bytes read + written
+    resident: NDArray[np.int64] = UNSET  # (num_ops,) bytes kept on the device
+    parameters: NDArray[np.int64] = UNSET  # (num_ops,) learned values
+    colocation: NDArray[np.int64] = UNSET  # (num_ops,) group id or -1
+    backward: NDArray[np.bool_] = UNSET  # (num_ops,)
+    meta: NDArray[np.int64] = UNSET  # (num_ops,) label or -1
+    unshaped: NDArray[np.bool_] = UNSET  # (num_ops,)
+    measured_kinds: tuple[str, ...] = ()
+    measured: NDArray[np.int64] = UNSET  # (num_ops, num_kinds) ticks, UNKNOWN or UNSUPPORTED
+    measured_transfer: NDArray[np.int64] = UNSET  # (num_tensors,) ticks or UNKNOWN
+    shapes: tuple[tuple[int, ...], ...] = ()  # shape of each tensor; () for all tensors where unknown
+    tick_seconds: float = 1e-9  # unit of the measured times
+
+    def __post_init__(self) -> None:
+        n, m = len(self.op_names), len(np.asarray(self.producer))
+        if n == 0:
+            raise InputError(f"graph '{self.name}': expected at least one op, received none")
+        if len(set(self.op_names)) != n:
+            seen: set[str] = set()
+            twice = next(x for x in self.op_names if x in seen or seen.add(x))  # type: ignore[func-returns-value]
+            raise InputError(f"graph '{self.name}': op names must be distinct, '{twice}' occurs twice")
+
+        def put(key: str, value: Any) -> None:
+            object.__setattr__(self, key, value)
+
+        put("op_names", tuple(self.op_names))
+        put("producer", int_array(self.producer, (m,), "producer"))
+        put("tensor_bytes", int_array(self.tensor_bytes, (m,), "tensor_bytes"))
+        put("consumer_ptr", int_array(self.consumer_ptr, (m + 1,), "consumer_ptr"))
+        put("consumer", int_array(self.consumer, (len(np.asarray(self.consumer)),), "consumer"))
+        for key in ("op_types", "layer"):
+            words = tuple(getattr(self, key)) or ("",) * n
+            if len(words) != n:
+                raise InputError(f"{key}: expected {n} entries, one per op, received {len(words)}")
+            put(key, words)
+        for key, default in (("flops", 0), ("bytes_moved", 0), ("resident", 0), ("parameters", 0),
+                             ("colocation", -1), ("meta", -1)):  # fmt: skip
+            value = getattr(self, key)
+            put(key, int_array(np.full(n, default) if value is None else value, (n,), key))
+        for key in ("backward", "unshaped"):
+            value = getattr(self, key)
+            flags = np.zeros(n, dtype=np.bool_) if value is None else np.asarray(value, dtype=np.bool_)
+            if flags.shape != (n,):
+                raise InputError(f"{key}: expected shape {(n,)}, received {flags.shape}")
+            put(key, frozen(flags))
+        kinds = tuple(self.measured_kinds)
+        put("measured_kinds", kinds)
+        value = np.zeros((n, 0), dtype=np.int64) if self.measured is None else self.measured
+        put("measured", int_array(value, (n, len(kinds)), "measured"))
+        value = np.full(m, UNKNOWN) if self.measured_transfer is None else self.measured_transfer
+        put("measured_transfer", int_array(value, (m,), "measured_transfer"))
+        put("shapes", tuple(tuple(int(x) for x in shape) for shape in self.shapes))
+        if self.shapes and len(self.shapes) != m:
+            raise InputError(f"shapes: expected {m} entries, one per tensor, received {len(self.shapes)}")
+        self._check_values()
+        _ = self.topological_order  # refuses a cycle
+
+    def _check_values(self) -> None:
+        for key in ("flops", "bytes_moved", "resident", "parameters", "tensor_bytes"):
+            array = getattr(self, key)
+            if array.size and int(array.min()) < 0:
+                raise InputError(f"{key}[{int(array.argmin())}]: expected >= 0, received {int(array.min())}")
+            if float(array.sum(dtype=np.float64)) >= MAX_SUM:
+                raise InputError(f"{key}: the sum passes 2^62; use larger units")
+        if self.measured.size and int(self.measured.min()) < UNSUPPORTED:
+            raise InputError("measured: expected ticks >= 0, UNKNOWN (-1) or UNSUPPORTED (-2)")
+        if self.measured_transfer.size and int(self.measured_transfer.min()) < UNKNOWN:
+            raise InputError("measured_transfer: expected ticks >= 0 or UNKNOWN (-1)")
+        if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
+            raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
+        check_tensors(self.num_ops, self.producer, self.consumer_ptr, self.consumer, self.op_names)
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops, n."""
+        return len(self.op_names)
+
+    @property
+    def num_tensors(self) -> int:
+        """Number of tensors, m."""
+        return len(self.producer)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of (tensor, consumer) pairs."""
+        return len(self.consumer)
+
+    @cached_property
+    def edges(self) -> NDArray[np.int64]:
+        """The distinct (producer, consumer) pairs of ops, sorted, shape (num_pairs, 2)."""
+        source = np.repeat(self.producer, np.diff(self.consumer_ptr))
+        pairs = np.stack([source, self.consumer], axis=1) if len(source) else np.zeros((0, 2), dtype=np.int64)
+        return frozen(np.unique(pairs, axis=0))
+
+    @cached_property
+    def topological_order(self) -> NDArray[np.int64]:
+        """Op indices, every producer before its consumers; smallest available level first, then index."""
+        return frozen(topological_order(self.num_ops, self.producer, self.consumer_ptr, self.consumer, self.op_names))
+
+    @classmethod
+    def from_edges(
+        cls,
+        name: str,
+        op_names: Sequence[str],
+        edges: Iterable[tuple[int, int]],
+        edge_bytes: ArrayLike | None = None,
+        **fields: Any,
+    ) -> OpGraph:
+        """Build a graph in which every edge (u, v) is a tensor of its own.
+
+        `edge_bytes` has one size per edge (default 0); `fields` are the other attributes of the class.
+        """
+        pairs = [(int(u), int(v)) for u, v in edges]
+        sizes = np.zeros(len(pairs), dtype=np.int64) if edge_bytes is None else edge_bytes
+        return cls(
+            name=name,
+            op_names=tuple(op_names),
+            producer=np.array([u for u, _ in pairs], dtype=np.int64),
+            tensor_bytes=np.asarray(sizes),
+            consumer_ptr=np.arange(len(pairs) + 1, dtype=np.int64),
+            consumer=np.array([v for _, v in pairs], dtype=np.int64),
+            **fields,
+        )
+
+    @classmethod
+    def from_tensors(
+        cls,
+        name: str,
+        op_names: Sequence[str],
+        tensors: Iterable[tuple[int, int, Sequence[int]]],
+        **fields: Any,
+    ) -> OpGraph:
+        """Build a graph from (producer, bytes, consumers) triples, one per tensor, in order.
+
+        Repeated consumers of one tensor are merged. `fields` are the other attributes of the class.
+        """
+        triples = list(tensors)
+        pointer, flat = csr([list(dict.fromkeys(consumers)) for _, _, consumers in triples])
+        return cls(
+            name=name,
+            op_names=tuple(op_names),
+            producer=np.array([producer for producer, _, _ in triples], dtype=np.int64),
+            tensor_bytes=np.array([size for _, size, _ in triples], dtype=np.int64),
+            consumer_ptr=pointer,
+            consumer=flat,
+            **fields,
+        )
+
+
+def check_tensors(
+    num_ops: int,
+    producer: NDArray[np.int64],
+    consumer_ptr: NDArray[np.int64],
+    consumer: NDArray[np.int64],
+    op_names: Sequence[str],
+) -> None:
+    """Refuse dangling or repeated consumers, self-loops and malformed pointers."""
+    if consumer_ptr[0] != 0 or consumer_ptr[-1] != len(consumer) or (np.diff(consumer_ptr) < 0).any():
+        raise InputError(
+            f"consumer_ptr: expected to rise from 0 to {len(consumer)}, the number of consumers, "
+            f"received {consumer_ptr[0]}..{consumer_ptr[-1]}"
+        )
+    for what, array in (("producer", producer), ("consumer", consumer)):
+        if array.size and (int(array.min()) < 0 or int(array.max()) >= num_ops):
+            bad = int(array.max()) if int(array.max()) >= num_ops else int(array.min())
+            raise InputError(f"{what}: expected op indices in 0..{num_ops - 1}, received {bad}")
+    tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
+    loops = producer[tensor] == consumer
+    if loops.any():
+        op = op_names[int(consumer[int(loops.argmax())])]
+        raise InputError(f"op '{op}' consumes its own output: the graph must be acyclic")
+    order = np.lexsort((consumer, tensor))
+    same = (np.diff(tensor[order]) == 0) & (np.diff(consumer[order]) == 0)
+    if same.any():
+        at = order[int(same.argmax())]
+        raise InputError(
+            f"tensor {int(tensor[at])}: consumer '{op_names[int(consumer[at])]}' is listed twice; list it once"
+        )
+
+
+def topological_order(
+    num_ops: int,
+    producer: NDArray[np.int64],
+    consumer_ptr: NDArray[np.int64],
+    consumer: NDArray[np.int64],
+    op_names: Sequence[str],
+) -> NDArray[np.int64]:
+    """Sort ops by (depth, index), where depth is the number of edges of the longest path from a source.
+
+    Raises
+    ------
+    InputError
+        If the graph has a cycle; the message names one.
+    """
+    tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
+    source = producer[tensor]
+    by_source = np.argsort(source, kind="stable")
+    target = consumer[by_source]
+    pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))
+    waiting = np.bincount(consumer, minlength=num_ops)
+    level = np.flatnonzero(waiting == 0)
+    order = []
+    while level.size:
+        order.append(level)
+        counts = pointer[level + 1] - pointer[level]
+        flat = np.repeat(pointer[level] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) + np.arange(
+            counts.sum()
+        )
+        hit, times = np.unique(target[flat], return_counts=True)
+        waiting[hit] -= times
+        level = hit[waiting[hit] == 0]
+    done = np.concatenate(order) if order else np.zeros(0, dtype=np.int64)
+    if len(done) < num_ops:
+        raise InputError(f"the graph has a cycle: {_name_cycle(waiting, source, consumer, op_names)}")
+    return done.astype(np.int64)
+
+
+def _name_cycle(
+    waiting: NDArray[np.int64], source: NDArray[np.int64], consumer: NDArray[np.int64], op_names: Sequence[str]
+) -> str:
+    """Walk backwards among the ops that never became ready until one repeats."""
+    predecessor: dict[int, int] = {}
+    for u, v in zip(source.tolist(), consumer.tolist(), strict=True):
+        if waiting[u] > 0 and waiting[v] > 0:
+            predecessor.setdefault(v, u)
+    at, path = next(iter(predecessor)), []
+    while at not in path:
+        path.append(at)
+        at = predecessor[at]
+    cycle = path[path.index(at) :][::-1]
+    names = [op_names[i] for i in cycle[:6]] + (["..."] if len(cycle) > 6 else []) + [op_names[cycle[0]]]
+    return " -> ".join(names)

@@ -1,0 +1,59 @@
+"""Placement: a device for every op and, optionally, the order in which they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.model.arrays import int_array
+from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+QUEUES = ("fifo", "priority", "planned")
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """A device for every op and, optionally, a rank (smaller runs first).
+
+    Both are needed: the same devices with another order can be a third slower.
+    """
+
+    device: NDArray[np.int64]  # (num_ops,) device index
+    priority: NDArray[np.int64] | None = None  # (num_ops,) rank
+
+    def __post_init__(self) -> None:
+        device = np.asarray(self.device)
+        if device.ndim != 1:
+            raise InputError(f"device: expected one index per op, received {device.ndim} dimensions")
+        object.__setattr__(self, "device", int_array(device, device.shape, "device"))
+        if self.priority is not None:
+            object.__setattr__(self, "priority", int_array(self.priority, device.shape, "priority"))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Placement):
+            return NotImplemented
+        if (self.priority is None) != (other.priority is None):
+            return False
+        same = np.array_equal(self.device, other.device)
+        return same and (self.priority is None or np.array_equal(self.priority, other.priority))  # type: ignore[arg-type]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def from_starts(cls, device: ArrayLike, start: ArrayLike, order: ArrayLike | None = None) -> Placement:
+        """Return a placement whose ranks are the ops sorted by (start, position in `order`).
+
+        `order` should be a topological order, so that ops of zero length keep a feasible order.
+        """
+        start = np.asarray(start)
+        sequence = np.arange(len(start)) if order is None else np.asarray(order)
+        position = np.empty(len(start), dtype=np.int64)
+        position[sequence] = np.arange(len(start))
+        rank = np.empty(len(start), dtype=np.int64)
+        rank[np.lexsort((position, start))] = np.arange(len(start))
+        return cls(np.asarray(device), rank)

@@ -1,0 +1,358 @@
+"""PlacementProblem: ops with integer costs on devices, ready for evaluators, bounds and solvers.
+
+Time is int64 ticks, memory int64 bytes. Execution and objectives are described in docs/concepts.md:
+a tensor is sent at most once to each device that hosts a consumer and is not its producer's device; a
+device runs one op at a time; a channel carries one transfer at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.arrays import MAX_SUM, UNLIMITED, UNSET, frozen, int_array
+from placeopt.model.errors import InputError
+from placeopt.model.graph import check_tensors, topological_order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+OBJECTIVES = ("makespan", "period", "latency")
+CONTIGUITY = ("chain", "convex", "none")
+PIPELINES = ("1f1b", "gpipe")
+MEMORY = ("static", "peak")
+INCOMPATIBLE = -1
+"""Entry of `compute` for an op that cannot run on a device."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementProblem:
+    """Place n ops on k devices; m tensors travel over c link classes.
+
+    Attributes
+    ----------
+    compute : ticks of each op on each device, -1 where incompatible.
+    producer, consumer_ptr, consumer : tensors and their distinct consumers (CSR).
+    transfer : ticks of each tensor over each link class.
+    link_class : link class of each ordered pair of devices (diagonal ignored).
+    channel : channel of each ordered pair of devices, -1 for no contention.
+    resident : bytes that stay on the op's device; `capacity` : bytes of each device.
+    memory : "static" bounds the resident bytes, "peak" the dynamic peak (resident plus live tensors).
+    tensor_bytes : size of each tensor, used by memory="peak".
+    colocation : ops with the same non-negative id share a device.
+    objective : "makespan" (one run), "period" (max-load of a pipeline), "latency" (slots).
+    contiguity, pipeline, backward, io_class, slots : the period and latency objectives only:
+        contiguity of each device's forward set; "1f1b" or "gpipe" for training; which ops are backward
+        ops; the link class over which a device exchanges tensors with host memory, -1 where that is
+        free (a CPU); convex slots per accelerator (latency).
+    meta : label of the sharded op that an op is a piece of, -1 for none.
+    """
+
+    name: str
+    compute: NDArray[np.int64]  # (num_ops, num_devices) ticks
+    producer: NDArray[np.int64]  # (num_tensors,)
+    consumer_ptr: NDArray[np.int64]  # (num_tensors + 1,)
+    consumer: NDArray[np.int64]  # (num_edges,)
+    transfer: NDArray[np.int64]  # (num_tensors, num_classes) ticks
+    link_class: NDArray[np.int64] = UNSET  # (num_devices, num_devices)
+    channel: NDArray[np.int64] = UNSET  # (num_devices, num_devices)
+    resident: NDArray[np.int64] = UNSET  # (num_ops,) bytes
+    capacity: NDArray[np.int64] = UNSET  # (num_devices,) bytes
+    colocation: NDArray[np.int64] = UNSET  # (num_ops,)
+    tensor_bytes: NDArray[np.int64] = UNSET  # (num_tensors,) bytes
+    memory: str = "static"
+    tick_seconds: float = 1e-9
+    objective: str = "makespan"
+    contiguity: str = "chain"
+    pipeline: str = "1f1b"
+    backward: NDArray[np.bool_] = UNSET  # (num_ops,)
+    io_class: NDArray[np.int64] = UNSET  # (num_devices,) link class or -1
+    slots: int = 1
+    meta: NDArray[np.int64] = UNSET  # (num_ops,)
+    op_names: tuple[str, ...] = ()
+    op_types: tuple[str, ...] = ()
+    device_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        compute = np.asarray(self.compute)
+        if compute.ndim != 2:
+            raise InputError(f"compute: expected a table (ops x devices), received {compute.ndim} dimension(s)")
+        n, k = compute.shape
+        if n == 0:
+            raise InputError("compute: expected at least one op, received none")
+        if k == 0:
+            raise InputError("compute: expected at least one device, received none")
+        m = len(np.asarray(self.producer))
+        transfer = np.asarray(self.transfer)
+        if transfer.ndim == 1:
+            transfer = transfer.reshape(m, 1)
+        c = transfer.shape[1] if transfer.ndim == 2 else 1
+
+        def put(key: str, shape: tuple[int, ...], default: int = 0) -> None:
+            value = getattr(self, key)
+            array = np.full(shape, default, dtype=np.int64) if value is None else value
+            object.__setattr__(self, key, int_array(array, shape, key))
+
+        object.__setattr__(self, "transfer", transfer)
+        put("compute", (n, k))
+        put("producer", (m,))
+        put("consumer_ptr", (m + 1,))
+        put("consumer", (len(np.asarray(self.consumer)),))
+        put("transfer", (m, c))
+        put("link_class", (k, k))
+        put("channel", (k, k), -1)
+        put("resident", (n,))
+        put("capacity", (k,), UNLIMITED)
+        put("colocation", (n,), -1)
+        put("tensor_bytes", (m,))
+        put("io_class", (k,))
+        put("meta", (n,), -1)
+        backward = np.zeros(n, dtype=np.bool_) if self.backward is None else np.asarray(self.backward, np.bool_)
+        if backward.shape != (n,):
+            raise InputError(f"backward: expected shape {(n,)}, received {backward.shape}")
+        object.__setattr__(self, "backward", frozen(backward))
+        for key, count, stem in (("op_names", n, "op"), ("device_names", k, "device"), ("op_types", n, "")):
+            names = tuple(getattr(self, key)) or tuple(f"{stem}{i}" if stem else "" for i in range(count))
+            if len(names) != count:
+                raise InputError(f"{key}: expected {count} names, received {len(names)}")
+            if stem and len(set(names)) != count:
+                raise InputError(f"{key}: names must be distinct")
+            object.__setattr__(self, key, names)
+        self._check(c)
+
+    def _check(self, num_classes: int) -> None:
+        n, k = self.compute.shape
+        if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
+            raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
+        for key, options in (("memory", MEMORY), ("objective", OBJECTIVES), ("contiguity", CONTIGUITY),
+                             ("pipeline", PIPELINES)):  # fmt: skip
+            if getattr(self, key) not in options:
+                raise InputError(f"{key}: expected one of {', '.join(options)}, received '{getattr(self, key)}'")
+        if self.slots < 1:
+            raise InputError(f"slots: expected at least 1, received {self.slots}")
+        if (self.compute < INCOMPATIBLE).any():
+            op, device = (int(x) for x in np.argwhere(self.compute < INCOMPATIBLE)[0])
+            raise InputError(
+                f"compute of op '{self.op_names[op]}' on '{self.device_names[device]}': expected ticks >= 0, "
+                f"or -1 for incompatible, received {self.compute[op, device]}"
+            )
+        nowhere = (self.compute == INCOMPATIBLE).all(axis=1)
+        if nowhere.any():
+            raise InputError(f"op '{self.op_names[int(nowhere.argmax())]}' cannot run on any device of the cluster")
+        for key in ("transfer", "resident", "tensor_bytes", "capacity"):
+            array = getattr(self, key)
+            if array.size and int(array.min()) < 0:
+                raise InputError(f"{key}: expected values >= 0, received {int(array.min())}")
+        if self.transfer.size:
+            longest = self.transfer.max(axis=1).astype(np.float64)
+            total = float((longest * np.minimum(np.diff(self.consumer_ptr), k)).sum())
+        else:
+            total = 0.0
+        total += float(self.compute.max(axis=1).astype(np.float64).sum())
+        if total >= MAX_SUM:
+            raise InputError(f"times: the sum of all ops and transfers is {total:.3g} ticks, which passes 2^62; "
+                             "use a larger tick_seconds")  # fmt: skip
+        if float(self.resident.astype(np.float64).sum() + self.tensor_bytes.astype(np.float64).sum() * k) >= MAX_SUM:
+            raise InputError("bytes: the sum of all memory passes 2^62; use larger units")
+        off = ~np.eye(k, dtype=np.bool_)
+        classes = self.link_class[off]
+        if self.num_tensors and classes.size and (int(classes.min()) < 0 or int(classes.max()) >= num_classes):
+            raise InputError(f"link_class: expected 0..{num_classes - 1}, received {int(classes.max())}")
+        if (self.channel < -1).any():
+            raise InputError("channel: expected ids >= 0, or -1 for no contention")
+        if (self.io_class < -1).any() or (self.num_tensors and (self.io_class >= num_classes).any()):
+            raise InputError(f"io_class: expected -1..{num_classes - 1}")
+        check_tensors(n, self.producer, self.consumer_ptr, self.consumer, self.op_names)
+        _ = self.topological_order
+
+    # --- sizes ---------------------------------------------------------------------------------------
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops, n."""
+        return int(self.compute.shape[0])
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, k."""
+        return int(self.compute.shape[1])
+
+    @property
+    def num_tensors(self) -> int:
+        """Number of tensors, m."""
+        return len(self.producer)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of (tensor, consumer) pairs."""
+        return len(self.consumer)
+
+    @property
+    def num_channels(self) -> int:
+        """One more than the largest channel id; 0 without contention."""
+        k = self.num_devices
+        return 1 + max(-1, int(np.where(np.eye(k, dtype=np.bool_), -1, self.channel).max()))
+
+    # --- derived structure ---------------------------------------------------------------------------
+
+    @cached_property
+    def topological_order(self) -> NDArray[np.int64]:
+        """Op indices sorted by (depth, index): every producer before its consumers."""
+        return frozen(topological_order(self.num_ops, self.producer, self.consumer_ptr, self.consumer, self.op_names))
+
+    @cached_property
+    def edge_tensor(self) -> NDArray[np.int64]:
+        """Tensor of each entry of `consumer`, shape (num_edges,)."""
+        return frozen(np.repeat(np.arange(self.num_tensors), np.diff(self.consumer_ptr)))
+
+    @cached_property
+    def successors(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """(pointer, op, tensor): entries of each op's out-edges, ordered by (tensor, position in `consumer`)."""
+        source = self.producer[self.edge_tensor] if self.num_edges else np.zeros(0, dtype=np.int64)
+        order = np.argsort(source, kind="stable")
+        pointer = np.searchsorted(source[order], np.arange(self.num_ops + 1))
+        return frozen(pointer.astype(np.int64)), frozen(self.consumer[order]), frozen(self.edge_tensor[order])
+
+    @cached_property
+    def predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """(pointer, op, tensor): entries of each op's in-edges, ordered by tensor."""
+        order = np.argsort(self.consumer, kind="stable")
+        pointer = np.searchsorted(self.consumer[order], np.arange(self.num_ops + 1))
+        tensor = self.edge_tensor[order]
+        source = self.producer[tensor] if self.num_edges else np.zeros(0, dtype=np.int64)
+        return frozen(pointer.astype(np.int64)), frozen(source), frozen(tensor)
+
+    @cached_property
+    def outputs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(pointer, tensor): the tensors that each op produces, by index."""
+        order = np.argsort(self.producer, kind="stable")
+        pointer = np.searchsorted(self.producer[order], np.arange(self.num_ops + 1))
+        return frozen(pointer.astype(np.int64)), frozen(order.astype(np.int64))
+
+    @cached_property
+    def min_compute(self) -> NDArray[np.int64]:
+        """Ticks of each op on its fastest compatible device, shape (num_ops,)."""
+        return frozen(np.where(self.compute == INCOMPATIBLE, np.iinfo(np.int64).max, self.compute).min(axis=1))
+
+    @cached_property
+    def min_transfer(self) -> NDArray[np.int64]:
+        """Ticks of each tensor over its cheapest link between two different devices, shape (num_tensors,)."""
+        k = self.num_devices
+        if k == 1 or not self.num_tensors:
+            return frozen(np.zeros(self.num_tensors, dtype=np.int64))
+        used = np.unique(self.link_class[~np.eye(k, dtype=np.bool_)])
+        return frozen(self.transfer[:, used].min(axis=1))
+
+    @cached_property
+    def identical_devices(self) -> tuple[tuple[int, ...], ...]:
+        """Classes of interchangeable devices: swapping two of a class leaves the problem unchanged."""
+        classes: list[list[int]] = []
+        for device in range(self.num_devices):
+            for members in classes:
+                if self._interchangeable(members[0], device):
+                    members.append(device)
+                    break
+            else:
+                classes.append([device])
+        return tuple(tuple(members) for members in classes)
+
+    def _interchangeable(self, a: int, b: int) -> bool:
+        if self.capacity[a] != self.capacity[b] or self.io_class[a] != self.io_class[b]:
+            return False
+        if (self.compute[:, a] != self.compute[:, b]).any():
+            return False
+        swap = np.arange(self.num_devices)
+        swap[[a, b]] = b, a
+        off = ~np.eye(self.num_devices, dtype=np.bool_)
+        if (self.link_class[np.ix_(swap, swap)] != self.link_class)[off].any():
+            return False
+        return _same_up_to_renaming(self.channel[np.ix_(swap, swap)][off], self.channel[off])
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of everything that decides the value of a placement (not of the names)."""
+        digest = hashlib.sha256()
+        for key in ("compute", "producer", "consumer_ptr", "consumer", "transfer", "link_class", "channel", "resident",
+                    "capacity", "colocation", "tensor_bytes", "backward", "io_class"):  # fmt: skip
+            array = getattr(self, key)
+            digest.update(f"{key}{array.shape}".encode())
+            digest.update(array.tobytes())
+        rest = (self.memory, self.tick_seconds, self.objective, self.contiguity, self.pipeline, self.slots)
+        digest.update(repr(rest).encode())
+        return digest.hexdigest()
+
+    def replace(self, **changes: Any) -> PlacementProblem:
+        """Return a copy with some fields changed (and checked again)."""
+        return replace(self, **changes)
+
+    # --- constructors --------------------------------------------------------------------------------
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        compute: ArrayLike,
+        producer: ArrayLike,
+        consumer_ptr: ArrayLike,
+        consumer: ArrayLike,
+        transfer: ArrayLike,
+        name: str = "problem",
+        **fields: Any,
+    ) -> PlacementProblem:
+        """Build a problem from the arrays of the class; the rest default to no memory limit, no colocation."""
+        return cls(
+            name=name,
+            compute=np.asarray(compute),
+            producer=np.asarray(producer),
+            consumer_ptr=np.asarray(consumer_ptr),
+            consumer=np.asarray(consumer),
+            transfer=np.asarray(transfer),
+            **fields,
+        )
+
+    @classmethod
+    def from_edges(
+        cls,
+        compute: ArrayLike,
+        edges: Iterable[tuple[int, int, int]] | Iterable[Sequence[int]],
+        *,
+        name: str = "problem",
+        **fields: Any,
+    ) -> PlacementProblem:
+        """Classic DAG scheduling: every edge (u, v, ticks) is a tensor that costs `ticks` between any two devices.
+
+        Parameters
+        ----------
+        compute : ticks, shape (num_ops, num_devices), -1 where incompatible.
+        edges : triples (producer, consumer, ticks).
+        """
+        triples = [tuple(edge) for edge in edges]
+        for position, edge in enumerate(triples):
+            if len(edge) != 3:
+                raise InputError(f"edges[{position}]: expected (producer, consumer, ticks), received {edge}")
+        table = np.asarray(triples if triples else np.zeros((0, 3), dtype=np.int64))
+        return cls(
+            name=name,
+            compute=np.asarray(compute),
+            producer=table[:, 0],
+            consumer_ptr=np.arange(len(triples) + 1),
+            consumer=table[:, 1],
+            transfer=table[:, 2].reshape(-1, 1),
+            **fields,
+        )
+
+
+def _same_up_to_renaming(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:
+    """Whether two lists of channel ids are equal after a one-to-one renaming that keeps -1."""
+    forward: dict[int, int] = {-1: -1}
+    backward: dict[int, int] = {-1: -1}
+    return all(
+        forward.setdefault(x, y) == y and backward.setdefault(y, x) == x
+        for x, y in zip(a.tolist(), b.tolist(), strict=True)
+    )

@@ -1,0 +1,37 @@
+"""Schedule: when every op and every transfer of a placement runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placeopt.model.arrays import int_array
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Start and end of every op and every transfer, in ticks."""
+
+    device: NDArray[np.int64]  # (num_ops,)
+    start: NDArray[np.int64]  # (num_ops,)
+    finish: NDArray[np.int64]  # (num_ops,)
+    transfer_tensor: NDArray[np.int64]  # (num_transfers,)
+    transfer_destination: NDArray[np.int64]  # (num_transfers,) device
+    transfer_start: NDArray[np.int64]  # (num_transfers,)
+    transfer_finish: NDArray[np.int64]  # (num_transfers,)
+
+    def __post_init__(self) -> None:
+        n, t = len(self.device), len(self.transfer_tensor)
+        for key in ("device", "start", "finish"):
+            object.__setattr__(self, key, int_array(getattr(self, key), (n,), key))
+        for key in ("transfer_tensor", "transfer_destination", "transfer_start", "transfer_finish"):
+            object.__setattr__(self, key, int_array(getattr(self, key), (t,), key))
+
+    @property
+    def makespan(self) -> int:
+        """End of the last op in ticks."""
+        return int(self.finish.max())

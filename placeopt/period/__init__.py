@@ -1,0 +1,1 @@
+"""The period of a placement (throughput): how it is evaluated, judged independently, bounded."""

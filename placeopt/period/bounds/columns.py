@@ -1,0 +1,415 @@
+"""Lower bound on the period by prices and one device at a time (`columns`).
+
+Suppose some placement has period at most T. Give every node v a price p_v >= 0. Each device of type g holds
+a set S with load_g(S) <= T, so with C_g = max { p(S) : load_g(S) <= T } the devices hold at most
+sum_g n_g C_g of the total price. If that is less than sum_v p_v, T is refuted. Dual prices of a covering
+program over the sets found so far (column generation) make the argument as strong as the set-partition
+relaxation, which sees transfers that any assignment relaxation spreads away: in fractions of a placement a
+k-th of everything sits on every device and nothing moves.
+
+The same flaw sits in C_g: the relaxation of "price subject to load <= T" takes a fraction of the whole graph.
+It is cured by a root: some node of S has the largest price in S. With that node fixed in and all dearer ones
+out the relaxation is tight, and most roots need one linear program. Only sets above the threshold
+(sum p - others) / n_g matter, so every subproblem is a yes-or-no question.
+
+The linear and integer programs are solved in floating point; every threshold is lowered by 1e-5 of its value
+and every limit raised by as much, well above the solver's tolerances. What that margin leaves open below a
+known solution is settled with integer prices by CP-SAT, without a margin.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.period.contraction import PeriodModel
+
+_MARGIN = 1e-5
+_DIRECT_SECONDS, _ROOT_SECONDS = 6.0, 10.0
+_PARTS, _FINE = 24, 2e-5  # a bisection ends at this part of the first, this relative width
+_CLOSE = 1e-3  # relative gap below which CP-SAT tries to finish the proof
+_ROUNDS = 60
+_SMOOTHING = 0.5
+_INTEGER_PRICES = 10**9
+_MAX_NODES = 1500
+
+
+class _OutOfTimeError(Exception):
+    """The deadline passed inside a subproblem."""
+
+
+class _UndecidedError(Exception):
+    """A subproblem took longer than its share."""
+
+
+@dataclass
+class _Subproblem:
+    """Sets of one device type: binary membership, one variable per transfer, one load row (the last)."""
+
+    matrix: Any
+    right: NDArray[np.float64]
+    width: int
+    load: NDArray[np.float64]  # (width,) ticks of every variable
+    fits: NDArray[np.float64]  # (N,) 1 where the node may be in a set
+    resident: NDArray[np.float64] | None
+
+
+@dataclass
+class ColumnBound:
+    """Refutes periods of one model; keeps the sets it finds between calls."""
+
+    model: PeriodModel
+    deadline: float
+    sets: list[tuple[int, NDArray[np.bool_]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._problems = [_subproblem(self.model, g) for g in range(self.model.num_types)]
+        self._loads: list[float] = []
+        self._exact = False  # integers and CP-SAT instead of margins and HiGHS
+        self._direct = True  # ask without a root first, until that takes too long once
+
+    def raise_from(self, lower: int, upper: int) -> int:
+        """Return the largest bound up to `upper` (ticks) proved before the deadline, at least `lower`."""
+        if self.model.num_nodes > _MAX_NODES or self.model.num_nodes < 2:
+            return lower
+        uniform = self._uniform()
+        try:
+            # Uniform prices first: they need one pass, and bisection soon finds how far they reach.
+            high = min(upper, int(lower * 1.5) + 1)
+            coarse = max(1, (high - lower) // _PARTS)
+            while high - lower > coarse:
+                middle = (lower + high + 1) // 2
+                if self._refutes(middle - 1, uniform, 0):
+                    lower = middle
+                else:
+                    high = middle - 1
+            # Then column generation, with all sets found so far.
+            high, middle = upper, lower + (upper - lower + 3) // 4
+            while high - lower > max(1, int(lower * _FINE)):
+                if self._refutes(middle - 1, uniform, _ROUNDS):
+                    lower = middle
+                else:
+                    high = middle - 1
+                middle = (lower + high + 1) // 2
+            if 0 < upper - lower <= int(upper * _CLOSE):
+                self._exact = True
+                if self._refutes(upper - 1, uniform, _ROUNDS):
+                    lower = upper
+        except _OutOfTimeError:
+            pass
+        return lower
+
+    def _uniform(self) -> NDArray[np.float64]:
+        times = (
+            np.where(self.model.allowed, self.model.total, np.iinfo(np.int64).max)
+            .min(axis=1)
+            .astype(np.float64)
+        )
+        prices: NDArray[np.float64] = times / max(1.0, times.sum())
+        return prices
+
+    def _refutes(self, limit: int, uniform: NDArray[np.float64], rounds: int) -> bool:
+        """Whether no placement has a period of at most `limit` ticks, tried with 1 + `rounds` price vectors."""
+        prices = uniform if rounds == 0 else self._prices(limit, uniform)
+        for _ in range(rounds + 1):
+            if prices is None:
+                return False
+            try:
+                answer = self._prices_refute(limit, prices)
+            except _UndecidedError:
+                return False
+            if answer is None:
+                return True
+            self._add(*answer)
+            if rounds:
+                prices = self._prices(limit, uniform)
+        return False
+
+    def _add(self, g: int, members: NDArray[np.bool_]) -> None:
+        self.sets.append((g, members))
+        self._loads.append(_load(self.model, g, members))
+
+    def _prices(self, limit: int, uniform: NDArray[np.float64]) -> NDArray[np.float64] | None:
+        """Dual prices of covering the nodes by known sets; None if they cover (T cannot be refuted)."""
+        from scipy.optimize import linprog
+
+        n, num_types = self.model.num_nodes, self.model.num_types
+        usable = [i for i in range(len(self.sets)) if self._loads[i] <= limit * (1 + _MARGIN)]
+        cover = np.zeros((n, len(usable)))
+        budget = np.zeros((num_types, len(usable)))
+        for column, i in enumerate(usable):
+            g, members = self.sets[i]
+            cover[:, column] = members
+            budget[g, column] = 1.0
+        cost = np.concatenate([np.zeros(len(usable)), uniform])
+        matrix = np.vstack([np.hstack([-cover, -np.eye(n)]), np.hstack([budget, np.zeros((num_types, n))])])
+        right = np.concatenate([-np.ones(n), self.model.type_counts.astype(np.float64)])
+        answer = linprog(cost, A_ub=matrix, b_ub=right, method="highs")
+        if answer.status != 0 or answer.fun <= 1e-7:
+            return None
+        prices = np.maximum(0.0, -answer.ineqlin.marginals[:n])
+        total = prices.sum()
+        if total <= 0:
+            return None
+        mixed: NDArray[np.float64] = _SMOOTHING * prices / total + (1 - _SMOOTHING) * uniform
+        if any((g, members.tobytes()) in self._seen(mixed, limit) for g, members in self.sets[-1:]):
+            mixed = prices / total  # the smoothed prices would only find the last set again
+        return mixed
+
+    def _seen(self, prices: NDArray[np.float64], limit: int) -> set[tuple[int, bytes]]:
+        """Known sets that already exceed the threshold of `prices`."""
+        caps = [self._cap(g, prices, limit) for g in range(self.model.num_types)]
+        found = set()
+        for i, (g, members) in enumerate(self.sets):
+            if self._loads[i] <= limit and float(prices[members].sum()) > self._threshold(g, prices, caps):
+                found.add((g, members.tobytes()))
+        return found
+
+    def _cap(self, g: int, prices: NDArray[np.float64], limit: int) -> float:
+        """Upper bound on the price of a set of type g: the fractional knapsack without transfers."""
+        fits = self._problems[g].fits * (self.model.total[:, g] <= limit)
+        time = self.model.total[:, g].astype(np.float64)
+        free = prices[(time == 0) & (fits > 0)].sum()
+        at = np.flatnonzero((time > 0) & (fits > 0))
+        at = at[np.argsort(-prices[at] / time[at], kind="stable")]
+        before = np.concatenate([[0.0], np.cumsum(time[at])])
+        share = np.clip((limit - before[:-1]) / time[at], 0.0, 1.0)
+        return float(free + (prices[at] * share).sum())
+
+    def _threshold(self, g: int, prices: NDArray[np.float64], caps: list[float]) -> float:
+        counts = self.model.type_counts
+        others = sum(float(counts[h]) * caps[h] for h in range(len(caps)) if h != g)
+        return (float(prices.sum()) * (1 - _MARGIN) - others) / float(counts[g])
+
+    def _prices_refute(self, limit: int, prices: NDArray[np.float64]) -> tuple[int, NDArray[np.bool_]] | None:
+        """Return None if `prices` refute the limit, else a set above the threshold (or the best one)."""
+        caps = [self._cap(g, prices, limit) for g in range(self.model.num_types)]
+        # One type is examined exactly, the most numerous paying one; the others keep their knapsack caps.
+        paying = [g for g in range(len(caps)) if self.model.weight[:, g].any()] or [0]
+        g = max(paying, key=lambda h: (float(self.model.type_counts[h]) * caps[h], -h))
+        threshold = self._threshold(g, prices, caps)
+        if self._exact:
+            found = self._exactly_above(g, limit, prices)
+            return None if found is None else (g, found)
+        if threshold > caps[g]:
+            return None
+        # At a threshold of 0 or less even the empty set is dear enough: these prices refute nothing.
+        least = _MARGIN * float(prices.sum())
+        found = self._above(g, limit, prices, max(threshold, least))
+        if found is None and threshold < least:
+            raise _UndecidedError
+        return None if found is None else (g, found)
+
+    def _exactly_above(self, g: int, limit: int, prices: NDArray[np.float64]) -> NDArray[np.bool_] | None:
+        """Find by CP-SAT a set of type g within `limit` that keeps integer prices from refuting it."""
+        from ortools.sat.python import cp_model
+
+        model, counts = self.model, self.model.type_counts
+        price = np.floor(prices / prices.sum() * _INTEGER_PRICES).astype(np.int64)
+        others = sum(
+            int(counts[h]) * (int(self._cap(h, price.astype(np.float64), limit) * (1 + 1e-9)) + 1)
+            for h in range(model.num_types)
+            if h != g
+        )
+        cp = cp_model.CpModel()
+        x = [
+            cp.new_bool_var("") if model.allowed[v, g] and model.total[v, g] <= limit else cp.new_constant(0)
+            for v in range(model.num_nodes)
+        ]
+        terms = [int(model.total[v, g]) * x[v] for v in range(model.num_nodes) if model.total[v, g]]
+        for t in range(len(model.producer)):
+            ticks = int(model.weight[t, g])
+            u = x[int(model.producer[t])]
+            rest = [x[c] for c in model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()]
+            if ticks:
+                into, out = cp.new_bool_var(""), cp.new_bool_var("")
+                if len(rest) == 1:
+                    out = into
+                terms.extend([ticks * into] + ([ticks * out] if len(rest) > 1 else []))
+                for c in rest:
+                    cp.add_bool_or([c.negated(), u, into])
+                    cp.add_bool_or([u.negated(), c, out])
+        cp.add(sum(terms) <= limit)
+        if model.resident.sum() > model.capacity[g]:
+            unit = max(1, int(model.resident.sum()) >> 40)
+            bytes_ = sum(int(model.resident[v]) // unit * x[v] for v in range(model.num_nodes))
+            cp.add(bytes_ <= int(model.capacity[g]) // unit)
+        worth = sum(int(price[v]) * x[v] for v in range(model.num_nodes) if price[v])
+        cp.add(int(counts[g]) * worth >= int(price.sum()) - others)
+        cp.maximize(worth)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.relative_gap_limit = 0.02
+        solver.parameters.linearization_level = 2
+        solver.parameters.max_time_in_seconds = min(2 * _ROOT_SECONDS, self._left())
+        code = solver.solve(cp)
+        if code == cp_model.INFEASIBLE:
+            return None
+        if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            raise _UndecidedError
+        return np.array([bool(solver.value(var)) for var in x])
+
+    def _above(
+        self, g: int, limit: int, prices: NDArray[np.float64], threshold: float
+    ) -> NDArray[np.bool_] | None:
+        """Find a set of type g dearer than `threshold` within `limit`; None if there is none."""
+        part = self._problems[g]
+        n = self.model.num_nodes
+        upper = np.ones(part.width)
+        upper[:n] = part.fits * (self.model.total[:, g] <= limit)
+        lower = np.zeros(part.width)
+        if self._direct:
+            found = self._ask(part, limit, prices, lower, upper, _DIRECT_SECONDS, threshold)
+            if found is not _UNKNOWN:
+                return found  # type: ignore[no-any-return]
+            self._direct = False
+        for root in np.lexsort((np.arange(n), -prices)).tolist():
+            if upper[root] == 0.0:
+                continue
+            if float(prices[upper[:n] > 0].sum()) <= threshold:
+                return None
+            if self._relaxed(part, limit, prices, lower, upper) <= threshold:
+                return None
+            lower[root] = 1.0
+            if self._relaxed(part, limit, prices, lower, upper) > threshold:
+                found = self._ask(part, limit, prices, lower, upper, _ROOT_SECONDS, threshold)
+                if found is _UNKNOWN:
+                    raise _UndecidedError
+                if found is not None:
+                    return found
+            lower[root] = upper[root] = 0.0
+        return None
+
+    def _relaxed(
+        self, part: _Subproblem, limit: int, prices: NDArray[np.float64], lower: NDArray[np.float64],
+        upper: NDArray[np.float64],
+    ) -> float:  # fmt: skip
+        """Value of the linear relaxation (minus infinity if it is infeasible)."""
+        from scipy.optimize import linprog
+
+        matrix, right = _with_limit(part, limit)
+        answer = linprog(
+            -_pad(prices, part.width), A_ub=matrix, b_ub=right, bounds=np.stack([lower, upper], axis=1),
+            method="highs", options={"time_limit": self._left()},
+        )  # fmt: skip
+        if answer.status == 2:
+            return -np.inf
+        if answer.status != 0:
+            raise _OutOfTimeError
+        return float(-answer.fun)
+
+    def _ask(
+        self, part: _Subproblem, limit: int, prices: NDArray[np.float64], lower: NDArray[np.float64],
+        upper: NDArray[np.float64], seconds: float, threshold: float,
+    ) -> Any:  # fmt: skip
+        """Return a set above the threshold, None if there is none, _UNKNOWN if the time was too short."""
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import csr_matrix, vstack
+
+        n = self.model.num_nodes
+        matrix, right = _with_limit(part, limit)
+        scale = 1.0 / max(threshold, 1e-12)
+        row = csr_matrix(-_pad(prices, part.width) * scale)
+        integrality = np.zeros(part.width)
+        integrality[:n] = 1
+        answer = milp(
+            -_pad(prices, part.width) * scale,
+            constraints=LinearConstraint(vstack([matrix, row]).tocsr(), -np.inf, np.append(right, -1.0)),
+            bounds=Bounds(lower, upper),
+            integrality=integrality,
+            options={"time_limit": min(seconds, self._left()), "mip_rel_gap": 0.01},
+        )
+        if answer.status == 2:
+            return None
+        if answer.x is not None:
+            return answer.x[:n] > 0.5
+        if answer.status not in (0, 1):
+            raise _OutOfTimeError
+        return _UNKNOWN
+
+    def _left(self) -> float:
+        left = self.deadline - time.perf_counter()
+        if left <= 0.01:
+            raise _OutOfTimeError
+        return left
+
+
+_UNKNOWN = object()  # answer of a subproblem that ran out of its share of time
+
+
+def _pad(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    padded = np.zeros(width)
+    padded[: len(values)] = values
+    return padded
+
+
+def _load(model: PeriodModel, g: int, members: NDArray[np.bool_]) -> float:
+    """Ticks of a device of type g that holds `members`."""
+    load = int(model.total[members, g].sum())
+    for t in range(len(model.producer)):
+        inside = members[model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]]]
+        if members[model.producer[t]]:
+            load += 0 if inside.all() else int(model.weight[t, g])
+        elif inside.any():
+            load += int(model.weight[t, g])
+    return float(load)
+
+
+def _subproblem(model: PeriodModel, g: int) -> _Subproblem:
+    from scipy.sparse import coo_matrix
+
+    n = model.num_nodes
+    rows: list[int] = []
+    columns: list[int] = []
+    data: list[float] = []
+    extra: list[float] = []
+    row = 0
+
+    def transfer(pairs: list[tuple[int, int]], ticks: float) -> None:
+        nonlocal row
+        for a, b in pairs:  # x_a - x_b <= y
+            rows.extend([row] * 3)
+            columns.extend([a, b, n + len(extra)])
+            data.extend([1.0, -1.0, -1.0])
+            row += 1
+        extra.append(ticks)
+
+    for t in range(len(model.producer)):
+        ticks = float(model.weight[t, g])
+        if ticks == 0:
+            continue
+        u = int(model.producer[t])
+        consumers = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]].tolist()
+        if len(consumers) == 1:
+            transfer([(u, consumers[0]), (consumers[0], u)], ticks)
+        else:
+            transfer([(c, u) for c in consumers], ticks)
+            transfer([(u, c) for c in consumers], ticks)
+    width = n + len(extra)
+    binding = int(model.resident.sum()) > int(model.capacity[g])
+    return _Subproblem(
+        matrix=coo_matrix((data, (rows, columns)), shape=(row, width)).tocsr(),
+        right=np.zeros(row),
+        width=width,
+        load=np.concatenate([model.total[:, g].astype(np.float64), np.array(extra)]),
+        fits=model.allowed[:, g].astype(np.float64),
+        resident=model.resident / float(model.capacity[g]) if binding and model.capacity[g] > 0 else None,
+    )
+
+
+def _with_limit(part: _Subproblem, limit: int) -> tuple[Any, NDArray[np.float64]]:
+    """Add the load (and memory) row to the transfer rows."""
+    from scipy.sparse import csr_matrix, vstack
+
+    blocks = [part.matrix, csr_matrix(part.load / max(float(limit), 1.0))]
+    right = [part.right, np.array([1.0 + _MARGIN])]
+    if part.resident is not None:
+        blocks.append(csr_matrix(_pad(part.resident, part.width)))
+        right.append(np.array([1.0 + _MARGIN]))
+    return vstack(blocks).tocsr(), np.concatenate(right)

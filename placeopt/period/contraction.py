@@ -1,0 +1,322 @@
+"""Contraction of a period problem: what must, or may without loss, share a device becomes one node.
+
+Every step keeps at least one optimal placement of the original problem:
+
+1. colocation classes (forward and backward ops of a class alike) become one node;
+2. for `chain`, the strongly connected components of the order edges between nodes do too: a pipeline of
+   ideals cannot split them;
+3. a node that computes nothing and touches a single other node joins it, where neither memory nor
+   compatibility can object: moving it there removes its transfers and adds no load;
+4. tensors with the same pins are added up. A tensor with two pins costs both sides the same whichever of
+   them produces it, so it is undirected; with "1f1b" the pass does not matter either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.model.errors import InputError
+from placeopt.model.problem import INCOMPATIBLE
+from placeopt.period.evaluate import class_leaders, io_ticks, order_edges
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.problem import PlacementProblem
+
+
+@dataclass(frozen=True, eq=False)
+class PeriodModel:
+    """A contracted period problem with N nodes, G device types and m tensors.
+
+    Attributes
+    ----------
+    node : node of every op of the problem.
+    types : devices of each type; devices of a type have equal times, io costs and capacity.
+    compute : ticks per pass, node and type (pass 1 is empty unless the pipeline is "gpipe").
+    allowed : whether a node can run on a type.
+    weight : ticks to move a tensor between host memory and a device of a type.
+    tensor_pass : pass of each tensor (always 0 unless the pipeline is "gpipe").
+    order_from, order_to : pairs of nodes that contiguity orders.
+    """
+
+    problem: PlacementProblem
+    node: NDArray[np.int64]  # (num_ops,)
+    types: tuple[tuple[int, ...], ...]
+    compute: NDArray[np.int64]  # (2, N, G) ticks, 0 where not allowed
+    allowed: NDArray[np.bool_]  # (N, G)
+    resident: NDArray[np.int64]  # (N,) bytes
+    capacity: NDArray[np.int64]  # (G,) bytes
+    producer: NDArray[np.int64]  # (m,)
+    consumer_ptr: NDArray[np.int64]  # (m + 1,)
+    consumer: NDArray[np.int64]
+    weight: NDArray[np.int64]  # (m, G) ticks
+    tensor_pass: NDArray[np.int64]  # (m,)
+    order_from: NDArray[np.int64]
+    order_to: NDArray[np.int64]
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, N."""
+        return len(self.resident)
+
+    @property
+    def num_types(self) -> int:
+        """Number of device types, G."""
+        return len(self.types)
+
+    @property
+    def type_counts(self) -> NDArray[np.int64]:
+        """Number of devices of each type."""
+        return np.array([len(devices) for devices in self.types], dtype=np.int64)
+
+    @property
+    def two_pass(self) -> bool:
+        """Whether the objective adds the largest forward and the largest backward load."""
+        return self.problem.pipeline == "gpipe" and bool(self.problem.backward.any())
+
+    @cached_property
+    def total(self) -> NDArray[np.int64]:
+        """Ticks of both passes, shape (N, G)."""
+        total: NDArray[np.int64] = self.compute.sum(axis=0)
+        return total
+
+    def expand(self, node_device: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Device of every op, given the device of every node."""
+        return node_device[self.node]
+
+    def renumbered(self, order: NDArray[np.int64]) -> PeriodModel:
+        """Return the model with node `order[i]` renamed i."""
+        position = np.empty(self.num_nodes, dtype=np.int64)
+        position[order] = np.arange(self.num_nodes)
+        return replace(
+            self,
+            node=position[self.node],
+            compute=np.ascontiguousarray(self.compute[:, order]),
+            allowed=np.ascontiguousarray(self.allowed[order]),
+            resident=self.resident[order],
+            producer=position[self.producer],
+            consumer=position[self.consumer],
+            order_from=position[self.order_from],
+            order_to=position[self.order_to],
+        )
+
+
+def device_types(problem: PlacementProblem) -> tuple[tuple[int, ...], ...]:
+    """Group the devices that a period cannot tell apart; types without io cost (CPUs) come last."""
+    io = io_ticks(problem)
+    groups: dict[tuple[bool, bytes, bytes, int], list[int]] = {}
+    for d in range(problem.num_devices):
+        key = (
+            bool(problem.io_class[d] < 0),
+            problem.compute[:, d].tobytes(),
+            io[:, d].tobytes(),
+            int(problem.capacity[d]),
+        )
+        groups.setdefault(key, []).append(d)
+    ordered = sorted(groups.items(), key=lambda item: (item[0][0], item[1][0]))
+    return tuple(tuple(devices) for _, devices in ordered)
+
+
+def contract(
+    problem: PlacementProblem, *, contiguity: str | None = None, limit: int | None = None
+) -> PeriodModel:
+    """Contract `problem` for the given contiguity (default: its own).
+
+    With `limit` (ticks) only placements of at most that period matter: two nodes also join where a transfer
+    between them would by itself exceed it (see `_merge_heavy`).
+
+    Raises
+    ------
+    InputError
+        If ops that must share a device have no device in common.
+    """
+    contiguity = problem.contiguity if contiguity is None else contiguity
+    types = device_types(problem)
+    edge_from, edge_to = order_edges(problem, contiguity)
+    label = np.unique(class_leaders(problem.colocation), return_inverse=True)[1]
+    if contiguity == "chain":
+        label = _fuse_cycles(label, edge_from, edge_to)
+    while True:
+        model = _build(problem, label, types, edge_from, edge_to)
+        merged = _merge_leaves(model)
+        if merged is None and limit is not None:
+            merged = _merge_heavy(model, limit)
+        if merged is None:
+            break
+        label = merged[label]
+        if contiguity == "chain":
+            label = _fuse_cycles(label, edge_from, edge_to)
+    if contiguity == "convex" and model.num_nodes < problem.num_ops:
+        return model  # convexity speaks about paths of ops, which contraction would join
+    return model.renumbered(_depth_first_order(model))
+
+
+def _fuse_cycles(
+    label: NDArray[np.int64], edge_from: NDArray[np.int64], edge_to: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    size = int(label.max()) + 1
+    ones = np.ones(len(edge_from), dtype=np.int8)
+    graph = coo_matrix((ones, (label[edge_from], label[edge_to])), shape=(size, size))
+    component: NDArray[np.int64] = connected_components(graph, directed=True, connection="strong")[1].astype(np.int64)
+    return component[label]
+
+
+def _build(
+    problem: PlacementProblem,
+    label: NDArray[np.int64],
+    types: tuple[tuple[int, ...], ...],
+    edge_from: NDArray[np.int64],
+    edge_to: NDArray[np.int64],
+) -> PeriodModel:
+    size, num_types = int(label.max()) + 1, len(types)
+    two_pass = problem.pipeline == "gpipe" and bool(problem.backward.any())
+    passes = problem.backward.astype(np.int64) if two_pass else np.zeros(problem.num_ops, dtype=np.int64)
+    columns = problem.compute[:, [devices[0] for devices in types]]
+    allowed = np.ones((size, num_types), dtype=np.bool_)
+    np.logical_and.at(allowed, label, columns != INCOMPATIBLE)
+    if not allowed.any(axis=1).all():
+        node = int((~allowed.any(axis=1)).argmax())
+        names = [problem.op_names[v] for v in np.flatnonzero(label == node)[:3]]
+        raise InputError(f"ops {', '.join(repr(name) for name in names)} must share a device, but no device can run all of them")
+    compute = np.zeros((2, size, num_types), dtype=np.int64)
+    np.add.at(compute, (passes, label), np.where(columns == INCOMPATIBLE, 0, columns))
+    resident = np.zeros(size, dtype=np.int64)
+    np.add.at(resident, label, problem.resident)
+
+    io = io_ticks(problem)[:, [devices[0] for devices in types]]
+    merged: dict[tuple[int, int, tuple[int, ...]], NDArray[np.int64]] = {}
+    for t in range(problem.num_tensors):
+        source = int(label[problem.producer[t]])
+        ops = problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]]
+        targets = tuple(sorted({int(x) for x in label[ops]} - {source}))
+        if not targets or not io[t].any():
+            continue
+        if len(targets) == 1 and targets[0] < source:
+            source, targets = targets[0], (source,)
+        key = (int(passes[problem.producer[t]]), source, targets)
+        merged[key] = merged[key] + io[t] if key in merged else io[t].copy()
+    keys = sorted(merged)
+    pointer = np.zeros(len(keys) + 1, dtype=np.int64)
+    pointer[1:] = np.cumsum([len(targets) for _, _, targets in keys])
+    pairs = np.stack([label[edge_from], label[edge_to]], axis=1)
+    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+    return PeriodModel(
+        problem=problem,
+        node=label,
+        types=types,
+        compute=compute,
+        allowed=allowed,
+        resident=resident,
+        capacity=np.array([problem.capacity[devices[0]] for devices in types], dtype=np.int64),
+        producer=np.array([source for _, source, _ in keys], dtype=np.int64),
+        consumer_ptr=pointer,
+        consumer=np.array([v for _, _, targets in keys for v in targets], dtype=np.int64),
+        weight=np.array([merged[key] for key in keys], dtype=np.int64).reshape(len(keys), num_types),
+        tensor_pass=np.array([part for part, _, _ in keys], dtype=np.int64),
+        order_from=np.ascontiguousarray(pairs[:, 0]),
+        order_to=np.ascontiguousarray(pairs[:, 1]),
+    )
+
+
+def _merge_leaves(model: PeriodModel) -> NDArray[np.int64] | None:
+    """Return a new label per node with idle leaves joined to their neighbour, None if there are none."""
+    size = model.num_nodes
+    neighbours: list[set[int]] = [set() for _ in range(size)]
+    tensor = np.repeat(np.arange(len(model.producer)), np.diff(model.consumer_ptr))
+    ends = np.concatenate(
+        [
+            np.stack([model.producer[tensor], model.consumer], axis=1),
+            np.stack([model.order_from, model.order_to], axis=1),
+        ]
+    )
+    for u, v in ends.tolist():
+        neighbours[u].add(v)
+        neighbours[v].add(u)
+    slack = int(model.resident.sum()) <= int(model.capacity.min())
+    label = np.arange(size)
+    taken = np.zeros(size, dtype=np.bool_)
+    for v in range(size):
+        if len(neighbours[v]) > 1 or model.compute[:, v].any() or not (slack or model.resident[v] == 0):
+            continue
+        others = neighbours[v] or ({0 if v else 1} if size > 1 else set())
+        for u in others:
+            # `taken` keeps one round of merges disjoint: chains of leaves need another round.
+            if not taken[u] and not taken[v] and (model.allowed[v] >= model.allowed[u]).all():
+                label[v] = u
+                taken[[u, v]] = True
+    if (label == np.arange(size)).all():
+        return None
+    return np.unique(label, return_inverse=True)[1]
+
+
+def _merge_heavy(model: PeriodModel, limit: int) -> NDArray[np.int64] | None:
+    """Return a new label per node that joins what no placement within `limit` separates.
+
+    Let u produce a tensor that c consumes, of w ticks. If u sits on a paying device without c it pays its
+    compute and w; if c sits on a paying device without u, likewise. Where both exceed the limit for every
+    paying type, each of them on a paying device has the other beside it. So they are together, or both on
+    devices that do not pay; with at most one such device they are together in any case.
+    """
+    pays = np.array([model.problem.io_class[devices[0]] >= 0 for devices in model.types])
+    if int(model.type_counts[~pays].sum()) > 1 or not pays.any():
+        return None
+    parent = list(range(model.num_nodes))
+    allowed = model.allowed.copy()
+
+    def root(v: int) -> int:
+        while parent[v] != v:
+            parent[v] = parent[parent[v]]
+            v = parent[v]
+        return v
+
+    tensor = np.repeat(np.arange(len(model.producer)), np.diff(model.consumer_ptr))
+    for t, c in zip(tensor.tolist(), model.consumer.tolist(), strict=True):
+        u = int(model.producer[t])
+        stuck = all(
+            not model.allowed[v, g] or int(model.total[v, g] + model.weight[t, g]) > limit
+            for v in (u, c)
+            for g in np.flatnonzero(pays)
+        )
+        a, b = root(u), root(c)
+        # Without a common type the limit is refuted; that is left to the solver to find.
+        if stuck and a != b and (allowed[a] & allowed[b]).any():
+            parent[a] = b
+            allowed[b] &= allowed[a]
+    label = np.array([root(v) for v in range(model.num_nodes)], dtype=np.int64)
+    if (label == np.arange(model.num_nodes)).all():
+        return None
+    return np.unique(label, return_inverse=True)[1]
+
+
+def _depth_first_order(model: PeriodModel) -> NDArray[np.int64]:
+    """Return a topological order of the order edges that follows branches to their end.
+
+    Without cycles in the order edges (a contracted `none` or `convex` model may have them; any order will
+    do there) every node comes after its predecessors.
+    """
+    size = model.num_nodes
+    successors: list[list[int]] = [[] for _ in range(size)]
+    waiting = np.zeros(size, dtype=np.int64)
+    for u, v in zip(model.order_from.tolist(), model.order_to.tolist(), strict=True):
+        successors[u].append(v)
+        waiting[v] += 1
+    stack = [v for v in range(size - 1, -1, -1) if waiting[v] == 0]
+    order: list[int] = []
+    while stack:
+        u = stack.pop()
+        order.append(u)
+        for v in reversed(successors[u]):
+            waiting[v] -= 1
+            if waiting[v] == 0:
+                stack.append(v)
+    if len(order) < size:
+        return np.arange(size)
+    return np.array(order, dtype=np.int64)

@@ -1,0 +1,332 @@
+"""`lns`: large neighbourhood search that re-optimises windows of the incumbent with CP-SAT.
+
+Each step frees some ops, keeps device and order of the rest, and lets CP-SAT look for a shorter schedule
+(Shaw 1998; for scheduling Godard, Laborie and Nuijten 2005). Windows are chosen by time, by a pair of
+devices, along the critical path, or as a random connected piece of the graph; a bandit prefers the kinds
+that pay, and each kind's size grows while its subproblems are easy and shrinks while they are not. Large
+problems are worked on in slices of time, whose surroundings are folded into release times and tails, so
+that a step does not grow with the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.model.errors import InputError
+from placeopt.solving.registry import require_objective
+from placeopt.solving.tracker import Tracker
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+    from numpy.typing import NDArray
+
+    from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solvers.search.window_model import Incumbent
+    from placeopt.solving.solver import OnProgress
+
+KINDS = ("time", "device-pair", "critical-path", "connected")
+
+
+@dataclass(frozen=True)
+class Lns:
+    """Large neighbourhood search with CP-SAT subproblems; passes on the best combinatorial bound.
+
+    Attributes
+    ----------
+    effort : deterministic CP-SAT time of one subproblem (about seconds).
+    slice_ops : largest number of ops in a subproblem, free or not.
+    first_size : ops freed at first.
+    num_workers : CP-SAT threads per subproblem; 1 is reproducible.
+    """
+
+    effort: float = 0.2
+    slice_ops: int = 300
+    first_size: int = 24
+    num_workers: int = 1
+
+    name: ClassVar[str] = "lns"
+
+    def __post_init__(self) -> None:
+        for key, low in (("effort", 1e-3), ("slice_ops", 2), ("first_size", 2), ("num_workers", 1)):
+            if not getattr(self, key) >= low:
+                raise InputError(f"lns: {key} must be at least {low}, received {getattr(self, key)}")
+
+    def solve(
+        self,
+        problem: PlacementProblem,
+        budget: Budget,
+        *,
+        seed: int,
+        initial: Placement | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[Placement]:
+        """Improve the best heuristic placement; an evaluation is a subproblem."""
+        from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+        from placeopt.makespan.bounds.feasibility import infeasible_reason
+        from placeopt.makespan.evaluate import finish
+        from placeopt.solvers.exact.warm_start import warm_start
+
+        require_objective(self.name, problem, ("makespan",))
+        tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
+        reason = infeasible_reason(problem)
+        if reason:
+            tracker.stop_reason = "proved"
+            return tracker.result(status="infeasible", message=reason)
+        with tracker:
+            warm_start(problem, tracker, seed=seed, initial=initial)
+            analysis = Analysis(problem)
+            for name in COMBINATORIAL:
+                tracker.raise_bound(analysis.run(name), name)
+            if tracker.solution is not None:
+                Search(self, problem, tracker, analysis).run()
+        if tracker.solution is None:
+            return tracker.result(message="no placement was found within the memory limits to start from")
+        return finish(tracker)
+
+
+class Bandit:
+    """Chooses a kind of window in proportion to what it earned lately, and remembers its size."""
+
+    def __init__(self, kinds: tuple[str, ...], size: int) -> None:
+        self.score = dict.fromkeys(kinds, 1.0)
+        self.size = dict.fromkeys(kinds, float(size))
+
+    def choose(self, rng: Generator) -> str:
+        """Draw a kind."""
+        kinds = list(self.score)
+        weight = np.array([self.score[kind] + 0.05 for kind in kinds])
+        return kinds[int(rng.choice(len(kinds), p=weight / weight.sum()))]
+
+    def learn(self, kind: str, gain: float, solved: bool, largest: int) -> None:
+        """Update by the relative gain; `solved` says whether CP-SAT finished within its effort."""
+        reward = min(1.0, 0.2 + 50.0 * gain) if gain > 0 else 0.0
+        self.score[kind] = 0.9 * self.score[kind] + 0.1 * reward
+        factor = 1.06 if solved else 0.92
+        self.size[kind] = float(np.clip(self.size[kind] * factor, 4, max(4, largest)))
+
+
+class Search:
+    """The main loop and its window choices."""
+
+    def __init__(
+        self, settings: Lns, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis
+    ) -> None:
+        from placeopt.makespan.bounds.relaxation import colocation_items
+        from placeopt.solvers.exact.cp_sat import COARSE_HORIZON, common_unit
+
+        self.settings, self.problem, self.tracker = settings, problem, tracker
+        self.rng = np.random.default_rng(tracker.seed)
+        self.item = colocation_items(problem)
+        self.allowed = np.zeros((int(self.item.max()) + 1, problem.num_devices), dtype=np.bool_)
+        self.allowed[self.item] = analysis.relaxation.allowed
+        self.unit = common_unit(problem)
+        assert tracker.value is not None
+        if tracker.value // self.unit > COARSE_HORIZON:
+            self.unit = -(-tracker.value // COARSE_HORIZON)
+        self.bandit = Bandit(KINDS, settings.first_size)
+
+    def run(self, share: float = 1.0) -> None:
+        """Free a window, re-optimise, keep what is not worse, learn; use `share` of the time left."""
+        end = self.tracker.elapsed + share * self.tracker.seconds_left
+        assert self.tracker.solution is not None
+        now = self._incumbent(self.tracker.solution)
+        stale = 0
+        while not self.tracker.stop() and self.tracker.elapsed < end:
+            kind = self.bandit.choose(self.rng)
+            compact = stale > 4 and self.rng.random() < 0.3
+            inside, free = self._window(now, kind, round(self.bandit.size[kind]))
+            found, solved = self._solve(now, inside, free, compact)
+            self.tracker.count(1)
+            gain = 0.0
+            if found is not None:
+                trial = self._incumbent(found)
+                if trial.makespan <= now.makespan:
+                    gain = 1 - trial.makespan / max(1, now.makespan)
+                    now = trial
+                self._offer(found)
+            stale = 0 if gain > 0 else stale + 1
+            self.bandit.learn(kind, gain, solved, min(self.problem.num_ops, self.settings.slice_ops))
+
+    def _offer(self, placement: Placement) -> None:
+        from placeopt.solvers.exact.warm_start import offer
+
+        offer(self.problem, self.tracker, placement)
+
+    def _incumbent(self, placement: Placement) -> Incumbent:
+        """Execute the placement the best way and return its times."""
+        from placeopt.makespan.evaluate import best_queue, evaluate
+        from placeopt.solvers.search.window_model import Incumbent
+
+        _, queue = best_queue(self.problem, placement)
+        run = evaluate(self.problem, placement, queue, check=False)
+        position = np.empty(self.problem.num_ops, dtype=np.int64)
+        position[self.problem.topological_order] = np.arange(self.problem.num_ops)
+        order = np.lexsort((position, run.finish, run.start))
+        delay = {}
+        if self.problem.num_channels:
+            for tensor, target, _, end in run.transfers.tolist():
+                delay[tensor, target] = end - int(run.finish[self.problem.producer[tensor]])
+        return Incumbent(placement.device, run.start, run.finish, delay, order)
+
+    # --- windows -------------------------------------------------------------------------------------
+
+    def _window(self, now: Incumbent, kind: str, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (ops of the slice in incumbent order, ops to free)."""
+        choose = {
+            "time": self._by_time,
+            "device-pair": self._by_device_pair,
+            "critical-path": self._by_critical_path,
+            "connected": self._connected,
+        }[kind]
+        free = choose(now, size)
+        n, most = self.problem.num_ops, self.settings.slice_ops
+        if n <= most:
+            return now.order, free
+        return self._slice(now, free, most)
+
+    def _slice(
+        self, now: Incumbent, free: NDArray[np.int64], most: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Cut a stretch of the incumbent's order around the free ops; what does not fit stays as it is."""
+        position = np.empty(self.problem.num_ops, dtype=np.int64)
+        position[now.order] = np.arange(self.problem.num_ops)
+        at = np.sort(position[free])
+        middle = int(at[len(at) // 2])
+        low = max(0, min(middle - most // 2, self.problem.num_ops - most))
+        # `order` is by start: ops before the stretch started earlier and are fixed, those after it follow
+        inside = now.order[low : low + most]
+        kept = free[(position[free] >= low) & (position[free] < low + most)]
+        return inside, kept
+
+    def _by_time(self, now: Incumbent, size: int) -> NDArray[np.int64]:
+        """Take consecutive ops in the order of their starts."""
+        size = min(size, self.problem.num_ops)
+        low = int(self.rng.integers(0, self.problem.num_ops - size + 1))
+        return now.order[low : low + size]
+
+    def _by_device_pair(self, now: Incumbent, size: int) -> NDArray[np.int64]:
+        """Take consecutive ops of two devices."""
+        used = np.unique(now.device)
+        pair = self.rng.choice(used, min(2, len(used)), replace=False)
+        if len(used) == 1 and self.problem.num_devices > 1:
+            pair = used
+        ops = now.order[np.isin(now.device[now.order], pair)]
+        size = min(size, len(ops))
+        low = int(self.rng.integers(0, len(ops) - size + 1))
+        return np.asarray(ops[low : low + size])
+
+    def _by_critical_path(self, now: Incumbent, size: int) -> NDArray[np.int64]:
+        """Take a stretch of the critical path, and ops that run at the same time."""
+        path = self._critical_path(now)
+        take = max(1, min(len(path), size // 2))
+        low = int(self.rng.integers(0, len(path) - take + 1))
+        chosen = path[low : low + take]
+        begin, end = int(now.start[chosen].min()), int(now.finish[chosen].max())
+        beside = np.flatnonzero((now.finish > begin) & (now.start < end))
+        beside = np.setdiff1d(beside, chosen)
+        extra = self.rng.permutation(beside)[: max(0, size - take)]
+        return np.concatenate([chosen, extra])
+
+    def _critical_path(self, now: Incumbent) -> NDArray[np.int64]:
+        """Walk back from the last end: each op waits for its device's previous op or for an input."""
+        from placeopt.solvers.search.window_model import arrival_delay
+
+        ptr, source, tensor = self.problem.predecessors
+        previous: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for v in now.order.tolist():
+            d = int(now.device[v])
+            if d in last:
+                previous[v] = last[d]
+            last[d] = v
+        at = int(now.finish.argmax())
+        path = [at]
+        while now.start[at] > 0 and len(path) <= self.problem.num_ops:
+            begin = int(now.start[at])
+            tight = [
+                int(source[e])
+                for e in range(ptr[at], ptr[at + 1])
+                if int(now.finish[source[e]])
+                + arrival_delay(
+                    self.problem, now, int(tensor[e]), int(now.device[source[e]]), int(now.device[at])
+                )
+                >= begin
+            ]
+            if at in previous and now.finish[previous[at]] >= begin:
+                tight.append(previous[at])
+            if not tight:
+                break
+            at = int(tight[int(self.rng.integers(len(tight)))])
+            path.append(at)
+        return np.array(path[::-1], dtype=np.int64)
+
+    def _connected(self, now: Incumbent, size: int) -> NDArray[np.int64]:
+        """Grow a connected piece of the graph from a random op."""
+        out, target, _ = self.problem.successors
+        into, source, _ = self.problem.predecessors
+        seed = int(self.rng.integers(self.problem.num_ops))
+        found: list[int] = []
+        known, border = {seed}, [seed]
+        while border and len(found) < size:
+            v = border.pop(int(self.rng.integers(len(border))))
+            found.append(v)
+            around = [*target[out[v] : out[v + 1]].tolist(), *source[into[v] : into[v + 1]].tolist()]
+            for w in around:
+                if w not in known:
+                    known.add(w)
+                    border.append(w)
+        return np.array(found, dtype=np.int64)
+
+    # --- subproblem ----------------------------------------------------------------------------------
+
+    def _solve(
+        self, now: Incumbent, inside: NDArray[np.int64], free: NDArray[np.int64], compact: bool
+    ) -> tuple[Placement | None, bool]:
+        """Return (a placement that is not longer in the model, whether CP-SAT finished within its effort)."""
+        from ortools.sat.python import cp_model
+
+        from placeopt.model.placement import Placement
+        from placeopt.solvers.search.window_model import WindowModel, tails
+
+        members = np.bincount(self.item, minlength=len(self.allowed))
+        held = np.bincount(self.item[inside], minlength=len(self.allowed))
+        items = {int(i) for i in self.item[free].tolist() if members[i] == held[i]}
+        loose = {int(v) for v in free.tolist()} | {
+            int(v) for v in inside.tolist() if int(self.item[v]) in items
+        }
+        model = WindowModel(
+            self.problem,
+            now,
+            self.item,
+            self.allowed,
+            inside,
+            items,
+            loose,
+            tails(self.problem, now),
+            self.unit,
+            self.tracker.lower_bound,
+            compact,
+        )
+        if model.infeasible:
+            return None, True
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = self.settings.num_workers
+        solver.parameters.catch_sigint_signal = False  # Ctrl-C reaches Python when this short solve ends
+        solver.parameters.random_seed = int(self.rng.integers(2**31 - 1))
+        solver.parameters.max_deterministic_time = self.settings.effort
+        if math.isfinite(self.tracker.seconds_left):
+            solver.parameters.max_time_in_seconds = max(0.01, self.tracker.seconds_left)
+        outcome = solver.solve(model.model)
+        solved = outcome in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+        if outcome not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None, solved
+        device, rank = model.decode(solver.value)
+        return Placement(device, rank), solved

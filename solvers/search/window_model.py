@@ -1,0 +1,289 @@
+"""The CP-SAT subproblem of `lns`: some ops are free, the rest keep device and order.
+
+Ops are split by the incumbent's times. Those that end before the slice are fixed in time: they give
+devices a release time and deliver their tensors. Those that start after it keep device and order but may
+move left: they are folded into tails, the longest path from the end of a slice op, or from a device, to
+the end of the schedule. Within the slice, free ops choose device and place; the others keep their device
+and their order among themselves, with variable starts. Contended transfers count with the delay they have
+in the incumbent, or their plain length if they are new: the evaluator, not the model, decides what an
+answer is worth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from placeopt.model.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.problem import PlacementProblem
+
+
+@dataclass(frozen=True, eq=False)
+class Incumbent:
+    """A placement with the times of its execution."""
+
+    device: NDArray[np.int64]  # (num_ops,)
+    start: NDArray[np.int64]  # (num_ops,) ticks
+    finish: NDArray[np.int64]  # (num_ops,) ticks
+    delay: dict[tuple[int, int], int]  # (tensor, destination) -> ticks from the producer's end to the arrival
+    order: NDArray[np.int64]  # (num_ops,) ops by (start, finish, topological position)
+
+    @property
+    def makespan(self) -> int:
+        """End of the last op."""
+        return int(self.finish.max())
+
+
+def arrival_delay(problem: PlacementProblem, now: Incumbent, tensor: int, source: int, target: int) -> int:
+    """Ticks from the end of the producer on `source` to the tensor's arrival on `target`."""
+    if source == target:
+        return 0
+    plain = int(problem.transfer[tensor, problem.link_class[source, target]])
+    if problem.channel[source, target] < 0 or now.device[problem.producer[tensor]] != source:
+        return plain
+    return max(plain, now.delay.get((tensor, target), plain))
+
+
+def tails(problem: PlacementProblem, now: Incumbent) -> NDArray[np.int64]:
+    """Longest path from the start of every op to the end, with devices and orders of the incumbent."""
+    n = problem.num_ops
+    result = np.zeros(n, dtype=np.int64)
+    ptr, target, tensor = problem.successors
+    follower: dict[int, int] = {}  # device -> the op that was visited last
+    for v in now.order[::-1].tolist():
+        after = 0
+        d = int(now.device[v])
+        if d in follower:
+            after = int(result[follower[d]])
+        for e in range(ptr[v], ptr[v + 1]):
+            w = int(target[e])
+            after = max(
+                after, arrival_delay(problem, now, int(tensor[e]), d, int(now.device[w])) + int(result[w])
+            )
+        result[v] = after + int(problem.compute[v, d])
+        follower[d] = v
+    return result
+
+
+class WindowModel:
+    """One subproblem.
+
+    Parameters
+    ----------
+    item : item of each op; `allowed` : bool[num_items, num_devices].
+    inside : ops of the slice, by incumbent order; `free` : items that may change device.
+    tail : result of `tails`.
+    lower : proven bound on the makespan.
+    compact : minimise the ends of all ops at the same makespan, instead of the makespan.
+    """
+
+    def __init__(
+        self,
+        problem: PlacementProblem,
+        now: Incumbent,
+        item: NDArray[np.int64],
+        allowed: NDArray[np.bool_],
+        inside: NDArray[np.int64],
+        free: set[int],
+        loose: set[int],
+        tail: NDArray[np.int64],
+        unit: int,
+        lower: int,
+        compact: bool,
+    ) -> None:
+        self.problem, self.now, self.item, self.unit = problem, now, item, unit
+        self.inside = [int(v) for v in inside]
+        self.within = set(self.inside)
+        self.model = cp_model.CpModel()
+        self.loose = loose
+        top = now.makespan if compact else now.makespan - 1
+        self.horizon = top // unit
+        self.infeasible = self.horizon < -(-lower // unit) and not compact
+        if self.infeasible:
+            return
+        self._devices(allowed, free)
+        self._times(tail)
+        self._no_overlap()
+        self._edges(tail)
+        self._memory()
+        if compact:
+            self.model.minimize(sum(self.end[v] for v in self.inside))
+        else:
+            self.makespan = self.model.new_int_var(-(-lower // unit), self.horizon, "makespan")
+            for v in self.inside:
+                self.model.add(self.makespan >= self.end[v] + self.after[v])
+            for v, d, extra in self.device_tails:
+                self.model.add(self.makespan >= self.end[v] + extra).only_enforce_if(self.on[v][d])
+            self.model.minimize(self.makespan)
+
+    def _devices(self, allowed: NDArray[np.bool_], free: set[int]) -> None:
+        m = self.model
+        true = m.new_constant(1)
+        by_item: dict[int, dict[int, Any]] = {}
+        self.on: dict[int, dict[int, Any]] = {}
+        for v in self.inside:
+            i = int(self.item[v])
+            if i not in by_item:
+                devices = np.flatnonzero(allowed[i]).tolist() if i in free else [int(self.now.device[v])]
+                if len(devices) == 1:
+                    by_item[i] = {devices[0]: true}
+                else:
+                    by_item[i] = {d: m.new_bool_var(f"on_{i}_{d}") for d in devices}
+                    m.add_exactly_one(by_item[i].values())
+                    for d, literal in by_item[i].items():
+                        m.add_hint(literal, int(d == self.now.device[v]))
+            self.on[v] = by_item[i]
+        self.free_items = {i: literals for i, literals in by_item.items() if len(literals) > 1}
+
+    def _times(self, tail: NDArray[np.int64]) -> None:
+        """Add starts and ends; release times and tails of the devices from the ops outside the slice."""
+        m, p, now = self.model, self.problem, self.now
+        first = min(int(now.start[v]) for v in self.inside)
+        last = {d: 0 for d in range(p.num_devices)}  # end of the ops before the slice
+        follow = {d: 0 for d in range(p.num_devices)}  # tail of the first op after it
+        for v in now.order.tolist():
+            d = int(now.device[v])
+            if v in self.within:
+                continue
+            if now.start[v] < first or (now.finish[v] <= first):
+                last[d] = max(last[d], int(now.finish[v]))
+            elif follow[d] == 0:
+                follow[d] = int(tail[v])
+        self.before = {
+            v
+            for v in range(p.num_ops)
+            if v not in self.within and (now.start[v] < first or now.finish[v] <= first)
+        }
+        self.start: dict[int, Any] = {}
+        self.end: dict[int, Any] = {}
+        self.device_tails: list[tuple[int, int, int]] = []
+        for v in self.inside:
+            on = self.on[v]
+            early = min(last[d] for d in on) // self.unit
+            start = m.new_int_var(early, max(early, self.horizon), f"start_{v}")
+            m.add_hint(start, int(now.start[v]) // self.unit)
+            self.start[v] = start
+            times = {d: int(p.compute[v, d]) // self.unit for d in on}
+            if len(set(times.values())) == 1:
+                self.end[v] = start + next(iter(times.values()))
+            else:
+                self.end[v] = start + sum(times[d] * x for d, x in on.items())
+            for d, x in on.items():
+                if last[d] // self.unit > early:
+                    m.add(start >= last[d] // self.unit).only_enforce_if(x)
+                if follow[d]:
+                    self.device_tails.append((v, d, follow[d] // self.unit))
+                    m.add(self.end[v] + follow[d] // self.unit <= self.horizon).only_enforce_if(x)
+
+    def _no_overlap(self) -> None:
+        m = self.model
+        lanes: dict[int, list[Any]] = {}
+        chain: dict[int, int] = {}
+        for v in self.inside:
+            loose = v in self.loose
+            for d, x in self.on[v].items():
+                size = int(self.problem.compute[v, d]) // self.unit
+                lanes.setdefault(d, []).append(
+                    m.new_optional_fixed_size_interval_var(self.start[v], size, x, f"run_{v}_{d}")
+                )
+            if not loose:
+                d = int(self.now.device[v])
+                if d in chain:
+                    m.add(self.start[v] >= self.end[chain[d]])
+                chain[d] = v
+        for lane in lanes.values():
+            m.add_no_overlap(lane)
+
+    def _edges(self, tail: NDArray[np.int64]) -> None:
+        m, p, now = self.model, self.problem, self.now
+        self.after: dict[int, int] = dict.fromkeys(self.inside, 0)
+        ptr, source, tensor = p.predecessors
+        for v in self.inside:
+            for e in range(ptr[v], ptr[v + 1]):
+                u, t = int(source[e]), int(tensor[e])
+                if u in self.within:
+                    self._edge(u, v, t)
+                    continue
+                home = int(now.device[u])
+                for d, x in self.on[v].items():
+                    ready = -(-(int(now.finish[u]) + arrival_delay(p, now, t, home, d)) // self.unit)
+                    if ready > 0:
+                        m.add(self.start[v] >= ready).only_enforce_if(x)
+        out, target, sent = p.successors
+        for u in self.inside:
+            for e in range(out[u], out[u + 1]):
+                w, t = int(target[e]), int(sent[e])
+                if w in self.within or w in self.before:
+                    continue
+                there = int(now.device[w])
+                delays = {d: arrival_delay(p, now, t, d, there) for d in self.on[u]}
+                base = min(delays.values())
+                self.after[u] = max(self.after[u], (base + int(tail[w])) // self.unit)
+                for d, x in self.on[u].items():
+                    m.add(
+                        self.end[u] + (delays[d] + int(tail[w])) // self.unit <= self.horizon
+                    ).only_enforce_if(x)
+                    if delays[d] > base:
+                        self.device_tails.append((u, d, (delays[d] + int(tail[w])) // self.unit))
+
+    def _edge(self, u: int, v: int, t: int) -> None:
+        """Delay between two ops of the slice."""
+        m, p, now = self.model, self.problem, self.now
+        m.add(self.start[v] >= self.end[u])
+        if self.item[u] == self.item[v]:
+            return
+        for d, x in self.on[u].items():
+            delays = {e: arrival_delay(p, now, t, d, e) // self.unit for e in self.on[v] if e != d}
+            if not delays:
+                continue
+            base = min(delays.values())
+            stay = [self.on[v][d]] if d in self.on[v] else []
+            if base > 0:
+                m.add(self.start[v] >= self.end[u] + base).only_enforce_if([x, *(~y for y in stay)])
+            for e, ticks in delays.items():
+                if ticks > base:
+                    m.add(self.start[v] >= self.end[u] + ticks).only_enforce_if([x, self.on[v][e]])
+
+    def _memory(self) -> None:
+        p = self.problem
+        used = np.zeros(p.num_devices, dtype=np.int64)
+        weight: dict[int, int] = dict.fromkeys(self.free_items, 0)
+        for v, i in enumerate(self.item.tolist()):
+            if i in weight:
+                weight[i] += int(p.resident[v])
+            else:
+                used[self.now.device[v]] += p.resident[v]
+        for d in range(p.num_devices):
+            if p.capacity[d] >= UNLIMITED:
+                continue
+            terms = [w * self.free_items[i][d] for i, w in weight.items() if w and d in self.free_items[i]]
+            if terms:
+                self.model.add(sum(terms) <= int(p.capacity[d] - used[d]))
+
+    def decode(self, value: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (device, rank): slice ops by their new starts, between the ops before and after the slice."""
+        p, now = self.problem, self.now
+        device = now.device.copy()
+        position = np.empty(p.num_ops, dtype=np.int64)
+        position[p.topological_order] = np.arange(p.num_ops)
+        start = np.empty(len(self.inside), dtype=np.int64)
+        finish = np.empty(len(self.inside), dtype=np.int64)
+        for at, v in enumerate(self.inside):
+            device[v] = next(d for d, x in self.on[v].items() if value(x))
+            start[at] = value(self.start[v])
+            finish[at] = start[at] + int(p.compute[v, device[v]]) // self.unit
+        inside = np.array(self.inside)
+        inside = inside[np.lexsort((position[inside], finish, start))]
+        rest = [v for v in now.order.tolist() if v not in self.within]
+        early = [v for v in rest if v in self.before]
+        late = [v for v in rest if v not in self.before]
+        rank = np.empty(p.num_ops, dtype=np.int64)
+        rank[np.array([*early, *inside.tolist(), *late], dtype=np.int64)] = np.arange(p.num_ops)
+        return device, rank
