@@ -18,6 +18,8 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "InputError": "model.errors",
     "InfeasiblePlacementError": "model.errors",
+    "Refused": "model.errors",
+    "SolverError": "model.errors",
     "OpGraph": "model.graph",
     "Cluster": "model.cluster",
     "Device": "model.cluster",
@@ -29,6 +31,11 @@ _EXPORTS = {
     "Result": "model.result",
     "TracePoint": "model.result",
     "Solver": "solving.solver",
+    "SearchSolver": "solving.base",
+    "option": "solving.options",
+    "run": "solving.run",
+    "Objective": "model.objective",
+    "register_objective": "model.objective",
     "register": "solving.registry",
     "make_solver": "solving.registry",
     "Evaluation": "makespan.evaluate",
@@ -37,7 +44,7 @@ _EXPORTS = {
     "INFEASIBLE": "makespan.evaluate",
     "placement_violations": "makespan.judge",
     "schedule_violations": "makespan.judge",
-    "bound": "makespan.bounds",
+    "bound": "solving.bound",
     "verify": "certify.certificate",
     "load": "api",
     "solve": "api",
@@ -60,19 +67,23 @@ if TYPE_CHECKING:
     from placeopt.instances.generators import generate
     from placeopt.instances.readers import read_graph
     from placeopt.io import serialize
-    from placeopt.makespan.bounds import bound
     from placeopt.makespan.evaluate import INFEASIBLE, Evaluation, evaluate, evaluate_batch
     from placeopt.makespan.judge import placement_violations, schedule_violations
     from placeopt.model.budget import Budget
     from placeopt.model.cluster import Cluster, Device, Link
-    from placeopt.model.errors import InfeasiblePlacementError, InputError
+    from placeopt.model.errors import InfeasiblePlacementError, InputError, Refused, SolverError
     from placeopt.model.graph import OpGraph
+    from placeopt.model.objective import Objective, register_objective
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result, TracePoint
     from placeopt.model.schedule import Schedule
     from placeopt.schedules.problem import load_pipeline
+    from placeopt.solving.base import SearchSolver
+    from placeopt.solving.bound import bound
+    from placeopt.solving.options import option
     from placeopt.solving.registry import make_solver, register
+    from placeopt.solving.run import run
     from placeopt.solving.solver import Solver
     from placeopt.streams import load_stream
 

@@ -279,20 +279,22 @@ def first_devices(cluster: Cluster, count: int) -> Cluster:
 
 
 def _placed(graph: OpGraph, cluster: Cluster) -> PlacementProblem:
-    from placeopt.api import load
+    from placeopt.instances.sources import load
 
     return load(graph, cluster, objective="period")
 
 
 def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> NDArray[np.int64]:
     """Partition a graph into a chain of stages by the period DP; return the device of every op."""
-    from placeopt.api import solve
+    from placeopt.model.budget import Budget
+    from placeopt.solving.registry import make_solver
+    from placeopt.solving.run import run
 
     problem = _placed(graph, cluster)
     if cluster.num_devices == 1:
         # One stage: nothing to cut, and nothing to say about order.
         return np.zeros(problem.num_ops, dtype=np.int64)
-    result = solve(problem, "ideal-dp", seconds=seconds)
+    result = run(problem, make_solver("ideal-dp"), Budget(seconds=seconds))
     if result.solution is None:
         raise InputError(f"'{problem.name}' cannot be cut into stages: {result.message or result.status}")
     return np.asarray(result.solution.device, dtype=np.int64)

@@ -50,7 +50,10 @@ def pipeline_of_model(
     source, cluster : as for `placeopt.load`; the backward graph is derived for mode="train" if it is missing.
     seconds : time limit of `ideal-dp`, which falls back to linear orders.
     """
-    from placeopt.api import load, load_graph, solve
+    from placeopt.instances.sources import load, load_graph
+    from placeopt.model.budget import Budget
+    from placeopt.solving.registry import make_solver
+    from placeopt.solving.run import run
 
     if mode not in ("train", "infer"):
         raise InputError(f"mode: expected train or infer, received '{mode}'")
@@ -60,7 +63,7 @@ def pipeline_of_model(
 
         graph = training_graph(graph)
     placed = load(join_passes(graph), cluster if cluster is not None else bundled, objective="period")
-    result = solve(placed, "ideal-dp", seconds=seconds)
+    result = run(placed, make_solver("ideal-dp"), Budget(seconds=seconds))
     if result.solution is None:
         raise InputError(f"model '{placed.name}' cannot be cut into stages: {result.message or result.status}")
     return pipeline_of_placement(placed, result.solution.device, split=split, recompute=recompute, mode=mode)

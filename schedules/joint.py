@@ -193,7 +193,7 @@ Cuts = dict[tuple[str, int, int], Any]
 
 def _graph(model: Any, size: int, mode: str) -> OpGraph:
     """Return the graph of one micro-batch of `size` samples, with the passes of every op joined."""
-    from placeopt.api import load_graph
+    from placeopt.instances.sources import load_graph
     from placeopt.instances.training import training_graph
 
     if callable(model):

@@ -79,6 +79,7 @@ class PipelineProblem:
     device_names: tuple[str, ...] = ()
     tick_seconds: float = 1e-9
 
+    problem_kind: ClassVar[str] = "pipeline"
     objective: ClassVar[str] = "period"
 
     def __post_init__(self) -> None:

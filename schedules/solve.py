@@ -6,12 +6,12 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.budget import Budget
-from placeopt.model.errors import InputError
-from placeopt.model.result import Result
+from placeopt.model.errors import InputError, SolverError
 from placeopt.schedules.validate import pipeline_violations
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
+    from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.solver import OnProgress
@@ -110,26 +110,14 @@ def warm_up() -> None:
 def finish_pipeline(
     tracker: Tracker[Any], schedule: PipelineSchedule | None, *, message: str = "", status: str | None = None
 ) -> Result[PipelineSchedule]:
-    """Judge the schedule with the independent validator and build the Result.
-
-    The objective is the period of the whole pattern in ticks, that is of K micro-batches: `tick_seconds` of the
-    Result is divided by K, so that its `seconds` are those of one micro-batch.
-    """
+    """Judge the schedule with the independent validator and build the Result; its value is ticks per micro-batch."""
     problem = tracker.problem
     if schedule is None:
         tracker.solution = tracker.value = None
         return tracker.result(status=status or "unknown", message=message)
     violations = pipeline_violations(problem, schedule.start)
     if violations:
-        raise RuntimeError(f"solver '{tracker.solver}' returned an invalid schedule: {violations[0]}")
-    size = schedule.period.denominator if schedule.repetend is None else schedule.repetend.size
-    value = schedule.period * size
-    bound = schedule.period_bound * size
-    if schedule.period_status == "optimal":
-        tracker.lower_bound = int(value)
-    else:
-        tracker.lower_bound = min(int(value) - 1, int(-(-bound.numerator // bound.denominator)))
-    tracker.bound_method = schedule.bound_method
-    result = tracker.result(solution=schedule, objective=int(value), message=message)
-    return Result(**{**{key: getattr(result, key) for key in result.__dataclass_fields__},
-                     "tick_seconds": problem.tick_seconds / size, "objective_name": "period"})  # fmt: skip
+        raise SolverError(f"solver '{tracker.solver}' returned an invalid schedule: {violations[0]}")
+    tracker.raise_bound(schedule.period if schedule.period_status == "optimal" else schedule.period_bound, schedule.bound_method)
+    return tracker.result(solution=schedule, objective=schedule.period,  # type: ignore[arg-type]
+        message=message)

@@ -124,7 +124,7 @@ class Stages:
 
     def bound(self) -> None:
         """Prove a lower bound, in a tenth of the time, unless that is not enough for the quickest one."""
-        from placeopt.makespan.bounds import bound
+        from placeopt.solving.bound import bound
 
         seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
         if seconds < BOUND_SECONDS_PER_OP * self.objective.problem.num_ops:
@@ -135,7 +135,7 @@ class Stages:
 
     def front(self) -> None:
         """Raise the bound by what fits into the ends of a schedule, where that is still open."""
-        from placeopt.makespan.bounds import bound
+        from placeopt.solving.bound import bound
 
         seconds = min(FRONT_SECONDS, FRONT_SHARE * self.tracker.seconds_left)
         if seconds < FRONT_LEAST or self.tracker.stop():

@@ -13,7 +13,6 @@ import functools
 import numpy as np
 import pytest
 
-from placeopt.makespan.bounds import bound
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
 from placeopt.model.arrays import UNLIMITED
@@ -24,6 +23,7 @@ from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics.driver import units_of
 from placeopt.solvers.heuristics.repair import pack
+from placeopt.solving.bound import bound
 from placeopt.solving.registry import make_solver, solver_class, specs
 
 SOLVERS = sorted(name for name, spec in specs("placement").items() if "makespan" in spec.objectives)

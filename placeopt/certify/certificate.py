@@ -167,7 +167,7 @@ def verify(
     InputError
         If the file cannot be read as a placement of this problem.
     """
-    from placeopt.makespan.bounds import bound
+    from placeopt.solving.bound import bound
 
     started = time.perf_counter()
     if not isinstance(placement, Placement):

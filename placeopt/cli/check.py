@@ -104,7 +104,7 @@ def bound_command(
 
     Example: `placeopt bound gen:llama-block --cluster uniform:4 --seconds 30`
     """
-    from placeopt.makespan.bounds import bound
+    from placeopt.solving.bound import bound
 
     problem = common.load_problem(
         source, cluster, objective=objective, format=format, training=training, dim=dim, memory=memory,

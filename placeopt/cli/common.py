@@ -91,7 +91,7 @@ def load_graph(
     source: str, *, format: str | None, training: bool, dim: list[str] | None
 ) -> tuple[OpGraph, Cluster | None]:
     """Load the graph of a source."""
-    from placeopt.api import load_graph as load
+    from placeopt.instances.sources import load_graph as load
 
     return load(source, format=format, training=training, **reader_options(dim))
 

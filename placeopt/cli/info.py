@@ -53,7 +53,7 @@ def info_command(
 
 def _costs(problem: PlacementProblem) -> dict[str, Any]:
     """Return work, critical path, ratios and bounds of a graph on its cluster."""
-    from placeopt.makespan.bounds import bound
+    from placeopt.solving.bound import bound
 
     quick = ("critical-path", "load") if problem.num_ops > SLOW_BOUND_OPS else None
     report = bound(problem, seconds=0.0, methods=quick)

@@ -30,10 +30,10 @@ def plot_command(
     import json as json_module
 
     from placeopt.io.placement_file import read_placement, read_queue
-    from placeopt.makespan.bounds import bound
     from placeopt.makespan.evaluate import evaluate
     from placeopt.model.errors import InputError
     from placeopt.model.files import write_text
+    from placeopt.solving.bound import bound
 
     if out.suffix.lower() not in (".png", ".svg", ".pdf", ".json"):
         raise InputError(f"--out: expected a file ending in .png, .svg, .pdf or .json, received '{out}'")

@@ -13,7 +13,7 @@ from placeopt.cli import common
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from placeopt.makespan.bounds import BoundReport
+    from placeopt.model.bound import BoundReport
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result
     from placeopt.solving.solver import OnProgress, Progress
@@ -59,10 +59,10 @@ def solve_command(
 
     Example: `placeopt solve onnx:inception_v1 --cluster 4xA100 --out out/`
     """
-    from placeopt.api import DEFAULT_SECONDS, with_bound
+    from placeopt.api import DEFAULT_SECONDS
     from placeopt.io.placement_file import read_placement
-    from placeopt.makespan.bounds import bound
     from placeopt.model.budget import Budget
+    from placeopt.solving.bound import bound
 
     folder = common.out_folder(out)
     problem = common.load_problem(
@@ -94,7 +94,7 @@ def solve_command(
                         raise
                     failures.append((name, str(error)))
                     continue
-                results.append(with_bound(result, report))
+                results.append(result.with_bound(report))
                 if folder is not None:
                     _save_result(folder, results[-1])
                 if result.stop_reason == "interrupted":
@@ -124,8 +124,8 @@ def _runs(
     problem: PlacementProblem, named: list[str] | None, options: dict[str, Any], policy: Path | None
 ) -> list[tuple[str, Any]]:
     """Return the (name, solver) pairs to run; every name is checked before anything runs."""
-    from placeopt.api import check_solver
     from placeopt.solving.registry import make_solver, specs
+    from placeopt.solving.run import check_accepts
 
     names = [part.strip() for value in named or [] for part in value.split(",") if part.strip()]
     if policy is not None:
@@ -139,7 +139,7 @@ def _runs(
     runs = []
     for name in dict.fromkeys(names):
         solver = make_solver(name, **options)
-        check_solver(solver, problem)
+        check_accepts(solver, problem)
         runs.append((name, solver))
     return runs
 
@@ -186,12 +186,11 @@ def _progress(problem: PlacementProblem, quiet: bool) -> Iterator[tuple[Any, OnP
 
 
 def _share_bounds(results: list[Result[Any]]) -> list[Result[Any]]:
-    from placeopt.api import with_bound
-    from placeopt.makespan.bounds import BoundReport
+    from placeopt.model.bound import BoundReport
 
     strongest = max(results, key=lambda r: r.lower_bound)
     report = BoundReport(strongest.lower_bound, strongest.bound_method)
-    return [with_bound(result, report) for result in results]
+    return [result.with_bound(report) for result in results]
 
 
 def _best(results: list[Result[Any]]) -> int | None:

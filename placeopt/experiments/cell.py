@@ -79,13 +79,12 @@ def _problem(text: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _bound(text: str) -> Any:
-    from placeopt.makespan.bounds import bound
+    from placeopt.solving.bound import bound
 
     return bound(_problem(text), seconds=0.0)
 
 
 def _solve(cell: Cell) -> dict[str, Any]:
-    from placeopt.api import with_bound
     from placeopt.model.budget import Budget
     from placeopt.solving.registry import make_solver
 
@@ -96,7 +95,7 @@ def _solve(cell: Cell) -> dict[str, Any]:
     budget = Budget(cell.seconds, cell.evaluations, cell.target)
     result = solver.solve(problem, budget, seed=cell.seed)
     if cell.kind == "placement":
-        result = with_bound(result, _bound(text))
+        result = result.with_bound(_bound(text))
     trace = [[round(p.seconds, 4), p.evaluations, p.incumbent, p.lower_bound] for p in result.trace]
     row = {
         **cell.spec(), **_where(), "problem": result.problem, "status": result.status, "value": result.objective,

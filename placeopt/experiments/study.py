@@ -230,8 +230,8 @@ def expand(study: Study) -> list[Cell]:
     InputError
         If a solver, option, instance or cluster is not understood, or the grid is larger than a million cells.
     """
-    from placeopt.api import check_solver
     from placeopt.solving.registry import make_solver
+    from placeopt.solving.run import check_accepts
 
     instances = expand_instances(study.instances, study.folder)
     clusters: list[str | None] = list(study.clusters) or [None]
@@ -249,7 +249,7 @@ def expand(study: Study) -> list[Cell]:
         for entry in study.solvers:
             for label, options in entry.configurations():
                 solver = make_solver(entry.name, study.kind, **options)
-                check_solver(solver, problem)
+                check_accepts(solver, problem)
                 for seed in _seeds(entry.seeds or study.seeds):
                     seconds = entry.seconds if entry.seconds is not None or entry.evaluations else study.seconds
                     evaluations = entry.evaluations or (study.evaluations if entry.seconds is None else None)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -463,9 +465,9 @@ def _encode_result(result: Result[Any]) -> dict[str, Any]:
         "problem": result.problem,
         "solver": result.solver,
         "objective": result.objective_name,
-        "value": result.objective,
+        **_number("value", result.value),
         "seconds": result.seconds,
-        "lower_bound": result.lower_bound,
+        **_number("lower_bound", result.lower_bound),
         "bound_method": result.bound_method,
         "gap": result.gap,
         "status": result.status,
@@ -476,6 +478,7 @@ def _encode_result(result: Result[Any]) -> dict[str, Any]:
         "queue": result.queue,
         "message": result.message,
         "tick_seconds": result.tick_seconds,
+        "problem_hash": result.problem_hash,
         "solution": None if result.solution is None else to_dict(result.solution),
         "trace": [[p.seconds, p.evaluations, p.incumbent, p.lower_bound] for p in result.trace],
     }
@@ -490,8 +493,8 @@ def _decode_result(body: Body) -> Result[Any]:
         problem=body.text("problem"),
         solver=body.text("solver"),
         solution=solution,
-        objective=body.integer("value") if body.has("value") else None,
-        lower_bound=body.integer("lower_bound"),
+        value=_rational(body, "value") if body.has("value") else None,
+        lower_bound=_rational(body, "lower_bound"),
         bound_method=body.text("bound_method"),
         status=body.text("status"),
         stop_reason=body.text("stop_reason"),
@@ -502,8 +505,26 @@ def _decode_result(body: Body) -> Result[Any]:
         message=body.text("message", ""),
         tick_seconds=body.number("tick_seconds", 1e-9),
         objective_name=body.text("objective", "makespan"),
+        problem_hash=body.text("problem_hash", ""),
         trace=tuple(_trace_point(body, i, row) for i, row in enumerate(trace)),
     )
+
+
+def _number(key: str, value: Any) -> dict[str, Any]:
+    """Return a number of ticks; a fraction as a float, and exactly beside it."""
+    if isinstance(value, Fraction):
+        return {key: float(value), f"{key}_exact": f"{value.numerator}/{value.denominator}"}
+    return {key: value}
+
+
+def _rational(body: Body, key: str) -> Any:
+    """Return what `_number` wrote."""
+    if not body.has(f"{key}_exact"):
+        return body.integer(key)
+    text = body.text(f"{key}_exact")
+    if not re.fullmatch(r"[0-9]{1,19}/[1-9][0-9]{0,18}", text):
+        raise body.wrong(f"{key}_exact", "a fraction such as 16/3", text)
+    return Fraction(text)
 
 
 def _trace_point(body: Body, index: int, row: Any) -> TracePoint:

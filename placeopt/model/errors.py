@@ -1,17 +1,23 @@
-"""The errors a user can cause, each one line: what, where, expected, received, how to fix."""
+"""Typed failure: what the user did wrong, what a solver refuses, and what contradicts itself."""
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class InputError(ValueError):
     """Input (a file, an argument, an option) is wrong; the message is one line for a person.
 
-    The command line prints the message and exits with code 2.
+    It says what, where, expected, received, and how to fix it. The command line prints it and exits with code 2.
     """
 
 
 class InfeasiblePlacementError(InputError):
     """A placement breaks a constraint (compatibility, colocation, capacity, planned order)."""
+
+
+class Refused(InputError):
+    """A solver does not take this problem; the only failure that a portfolio or a comparison skips."""
 
 
 class MissingExtraError(InputError):
@@ -22,6 +28,21 @@ class MissingExtraError(InputError):
             f"{purpose} needs the package '{package}', which is not installed: "
             f"run pip install 'placeopt[{extra}]'"
         )
+
+
+class SolverError(RuntimeError):
+    """A solver failed or contradicts itself: it raised, or a bound exceeds a value, or its judge rejects its solution.
+
+    Never swallowed: whoever runs several solvers names it and goes on with the others.
+
+    Attributes
+    ----------
+    partial : Result of what the solver had found before it failed, None if that was nothing.
+    """
+
+    def __init__(self, message: str, partial: Any = None) -> None:
+        super().__init__(message)
+        self.partial = partial
 
 
 class ExecutionError(RuntimeError):

@@ -10,20 +10,20 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from placeopt.model.arrays import MAX_SUM, UNLIMITED, UNSET, frozen, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.graph import check_tensors, topological_order
+from placeopt.model.objective import objective_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
-OBJECTIVES = ("makespan", "period", "latency")
 CONTIGUITY = ("chain", "convex", "none")
 PIPELINES = ("1f1b", "gpipe")
 MEMORY = ("static", "peak")
@@ -79,6 +79,8 @@ class PlacementProblem:
     op_types: tuple[str, ...] = ()
     device_names: tuple[str, ...] = ()
 
+    problem_kind: ClassVar[str] = "placement"
+
     def __post_init__(self) -> None:
         compute = np.asarray(self.compute)
         if compute.ndim != 2:
@@ -130,7 +132,7 @@ class PlacementProblem:
         n, k = self.compute.shape
         if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
             raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
-        for key, options in (("memory", MEMORY), ("objective", OBJECTIVES), ("contiguity", CONTIGUITY),
+        for key, options in (("memory", MEMORY), ("objective", objective_names(self.problem_kind)), ("contiguity", CONTIGUITY),
                              ("pipeline", PIPELINES)):  # fmt: skip
             if getattr(self, key) not in options:
                 raise InputError(f"{key}: expected one of {', '.join(options)}, received '{getattr(self, key)}'")

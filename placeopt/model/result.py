@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, SolverError
+
+if TYPE_CHECKING:
+    from placeopt.model.bound import BoundReport
 
 STATUSES = ("optimal", "feasible", "infeasible", "unknown")
 STOP_REASONS = ("proved", "time", "evaluations", "target", "interrupted", "converged")
@@ -30,17 +34,20 @@ class Result(Generic[SolutionT]):
     Attributes
     ----------
     solution : the best solution, None if there is none (yet).
-    objective : its value in ticks, recomputed by the evaluator; None without a solution.
+    value : its value in ticks, recomputed by the evaluator; None without a solution. A pipeline's is its period per
+        micro-batch, a Fraction where that is no whole number.
     lower_bound : ticks; no solution can be better. 0 if nothing is proved.
     bound_method : which bound proved it.
-    queue : execution under which `objective` holds ("" where the objective has no queue).
+    queue : execution under which `value` holds ("" where the objective has no queue).
     message : one line a person should read (why infeasible, what was given up); usually empty.
+    objective_name : what the value is: "makespan", "period", "latency", "blocking" or "measured".
+    problem_hash : of the problem it solves, "" if unknown.
     """
 
     problem: str
     solver: str
     solution: SolutionT | None
-    objective: int | None
+    value: int | None
     lower_bound: int
     bound_method: str
     status: str
@@ -52,6 +59,7 @@ class Result(Generic[SolutionT]):
     message: str = ""
     tick_seconds: float = 1e-9
     objective_name: str = "makespan"
+    problem_hash: str = ""
     trace: tuple[TracePoint, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
@@ -59,20 +67,48 @@ class Result(Generic[SolutionT]):
             raise InputError(f"status: expected one of {', '.join(STATUSES)}, received '{self.status}'")
         if self.stop_reason not in STOP_REASONS:
             raise InputError(f"stop_reason: expected one of {', '.join(STOP_REASONS)}, received '{self.stop_reason}'")
-        if (self.solution is None) != (self.objective is None):
-            raise InputError("a result has both a solution and an objective, or neither")
-        if self.objective is not None and self.lower_bound > self.objective:
-            raise InputError(f"lower bound {self.lower_bound} ({self.bound_method}) exceeds the objective "
-                             f"{self.objective} of '{self.solver}' on '{self.problem}': one of them is wrong")  # fmt: skip
+        if (self.solution is None) != (self.value is None):
+            raise InputError("a result has both a solution and a value, or neither")
+        for key in ("value", "lower_bound"):
+            number = getattr(self, key)
+            if isinstance(number, Fraction) and number.denominator == 1:
+                object.__setattr__(self, key, int(number))
+        if self.value is not None and self.lower_bound > self.value:
+            raise SolverError(f"lower bound {self.lower_bound} ({self.bound_method}) exceeds the value {self.value} of "
+                              f"'{self.solver}' on '{self.problem}': one of them is wrong")  # fmt: skip
+
+    @property
+    def objective(self) -> int | None:
+        """Alias of `value`."""
+        return self.value
 
     @property
     def gap(self) -> float | None:
-        """(objective - lower_bound) / objective, 0 when optimal; None without a solution."""
-        if self.objective is None:
+        """(value - lower_bound) / value, 0 when optimal; None without a solution."""
+        if self.value is None:
             return None
-        return 0.0 if self.objective == 0 else (self.objective - self.lower_bound) / self.objective
+        return 0.0 if self.value == 0 else float((self.value - self.lower_bound) / self.value)
 
     @property
     def seconds(self) -> float | None:
-        """The objective in seconds."""
-        return None if self.objective is None else self.objective * self.tick_seconds
+        """The value in seconds."""
+        return None if self.value is None else float(self.value) * self.tick_seconds
+
+    def with_bound(self, report: BoundReport) -> Result[SolutionT]:
+        """Return this result with the lower bound of `report` where that is better.
+
+        Raises
+        ------
+        SolverError
+            If that bound exceeds the value.
+        """
+        if report.value <= self.lower_bound:
+            return self
+        proved = self.value is not None and self.value == report.value
+        return replace(
+            self,
+            lower_bound=report.value,
+            bound_method=report.method,
+            status="optimal" if proved else self.status,
+            stop_reason="proved" if proved and self.stop_reason == "converged" else self.stop_reason,
+        )

@@ -377,13 +377,6 @@ def _convex_violations(problem: PlacementProblem, device: Sequence[int]) -> list
     ]
 
 
-def period_bounds(problem: PlacementProblem, seconds: float = 10.0) -> dict[str, int]:
-    """Return lower bounds in ticks by method for the objectives "period" and "latency"."""
-    from placeopt.period.bounds import combinatorial as period
-
-    return period.period_bounds(problem, seconds)
-
-
 def period_finish(
     tracker: Tracker[Placement],
     placement: Placement | None = None,

@@ -7,7 +7,7 @@ import importlib.metadata
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,10 +151,22 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
         raise InputError(f"solver '{name}': {error}") from error
 
 
+def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:
+    """Return the objectives of a type of problem that a configured solver takes; None if it does not say."""
+    target = f"{type(solver).__module__}:{type(solver).__qualname__}"
+    found = [spec for spec in _known().values() if spec.target == target]
+    if not found:
+        declared = getattr(solver, "objectives", None)
+        if declared is None or getattr(solver, "kind", kind) != kind:
+            return None if declared is None else ()
+        return tuple(declared)
+    return tuple(name for spec in found if spec.kind == kind for name in spec.objectives)
+
+
 def require_objective(solver: str, problem: Any, objectives: tuple[str, ...]) -> None:
     """Refuse a problem whose objective the solver does not handle."""
     if problem.objective not in objectives:
-        raise InputError(
+        raise Refused(
             f"solver '{solver}' accepts the objective {' or '.join(objectives)}, received '{problem.objective}' "
             f"of problem '{problem.name}'"
         )

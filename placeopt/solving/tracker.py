@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Generic
 
+import numpy as np
+
 from placeopt.model.result import Result, SolutionT, TracePoint
 from placeopt.solving.solver import OnProgress, Progress
 
@@ -15,22 +17,23 @@ if TYPE_CHECKING:
 
 
 class Tracker(Generic[SolutionT]):
-    """Keeps the incumbent, the bound, the clock and the trace of one `solve`.
+    """Keeps the incumbent, the bound, the clock and the trace of one run.
 
-    A search offers candidates and asks `stop` between steps::
+    `run` makes it, offers the initial solution, and hands it to the solver's search, which offers candidates and asks
+    `stop` between steps::
 
-        tracker = Tracker("annealing", problem, budget, seed=seed, on_progress=on_progress)
-        with tracker:                       # Ctrl-C ends the block, keeps the incumbent
-            while not tracker.stop():
-                ...
-                tracker.count(batch)
-                tracker.offer(value, placement)
-        return finish(tracker)              # re-evaluates and builds the Result
+        while not tracker.stop():
+            ...
+            tracker.count(batch)
+            tracker.offer(value, placement)
 
     Attributes
     ----------
-    value : value of the incumbent in ticks, None without one.
-    solution : the incumbent.
+    value : value of the incumbent in ticks (a Fraction for a pipeline whose period per micro-batch is no whole number),
+        None without one.
+    solution : the incumbent; at the start of a search the initial solution, if there is one.
+    reason : why the problem has no solution, "" unless that is proved.
+    message : one line a person should read.
     """
 
     def __init__(
@@ -47,13 +50,15 @@ class Tracker(Generic[SolutionT]):
         self.started = time.perf_counter()
         self.value: int | None = None
         self.solution: SolutionT | None = None
-        self.lower_bound = 0
+        self.lower_bound: int = 0
         self.bound_method = "none"
         self.evaluations = 0
         self.trace: list[TracePoint] = []
         self.stop_reason = "converged"
         self.stopped = False
-        self._on_progress = on_progress
+        self.reason = ""
+        self.message = ""
+        self.on_progress = on_progress
         self._interval = progress_interval
         self._last_report = -1e9
 
@@ -63,8 +68,9 @@ class Tracker(Generic[SolutionT]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        """Let Ctrl-C end the block and keep the incumbent."""
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            self.stop_reason, self.stopped = "interrupted", True
+            self.interrupt()
             return True
         return False
 
@@ -83,26 +89,39 @@ class Tracker(Generic[SolutionT]):
         """Evaluations left in the budget, a huge number without a limit."""
         return 2**62 if self.budget.evaluations is None else max(0, self.budget.evaluations - self.evaluations)
 
+    def rng(self) -> np.random.Generator:
+        """Return a generator of random numbers that depends on the seed alone."""
+        return np.random.default_rng(self.seed)
+
     def count(self, evaluations: int = 1) -> None:
         """Add to the number of evaluations."""
         self.evaluations += evaluations
         self._report()
 
-    def offer(self, value: int, solution: SolutionT) -> bool:
+    def offer(self, value: Any, solution: SolutionT) -> bool:
         """Make `solution` the incumbent if it is better; return whether it was."""
         if self.value is not None and value >= self.value:
             return False
-        self.value, self.solution = int(value), solution
+        self.value, self.solution = (int(value) if isinstance(value, np.integer) else value), solution
         self._note()
         return True
 
-    def raise_bound(self, value: int, method: str) -> bool:
+    def raise_bound(self, value: Any, method: str) -> bool:
         """Record a proven lower bound if it is better; return whether it was."""
         if value <= self.lower_bound:
             return False
-        self.lower_bound, self.bound_method = int(value), method
+        self.lower_bound, self.bound_method = (int(value) if isinstance(value, np.integer) else value), method
         self._note()
         return True
+
+    def infeasible(self, reason: str) -> None:
+        """Record a proof that the problem has no solution."""
+        self.reason = reason
+        self.stopped = True
+
+    def interrupt(self) -> None:
+        """End the search as Ctrl-C does."""
+        self.stop_reason, self.stopped = "interrupted", True
 
     def stop(self) -> bool:
         """Whether the search has to end now; sets `stop_reason` when it does."""
@@ -129,11 +148,18 @@ class Tracker(Generic[SolutionT]):
         message: str = "",
         solution: SolutionT | None = None,
         objective: int | None = None,
+        objective_name: str | None = None,
     ) -> Result[SolutionT]:
-        """Build the Result. `solution` and `objective` replace the incumbent where it was re-evaluated."""
+        """Build the Result. `solution` and `objective` replace the incumbent where it was re-evaluated.
+
+        Raises
+        ------
+        SolverError
+            If the bound exceeds the value.
+        """
         if solution is None:
             solution, objective = self.solution, self.value
-        if objective is not None and objective <= self.lower_bound:
+        if objective is not None and objective == self.lower_bound:
             status, self.stop_reason = "optimal", "proved" if self.stop_reason != "interrupted" else "interrupted"
         elif status is None:
             status = "unknown" if solution is None else "feasible"
@@ -141,7 +167,7 @@ class Tracker(Generic[SolutionT]):
             problem=self.problem.name,
             solver=self.solver,
             solution=solution,
-            objective=objective,
+            value=objective,
             lower_bound=self.lower_bound,
             bound_method=self.bound_method,
             status=status,
@@ -150,9 +176,10 @@ class Tracker(Generic[SolutionT]):
             runtime=self.elapsed,
             seed=self.seed,
             queue=queue,
-            message=message,
+            message=message or self.message,
             tick_seconds=getattr(self.problem, "tick_seconds", 1e-9),
-            objective_name=getattr(self.problem, "objective", "makespan"),
+            objective_name=objective_name or str(getattr(self.problem, "objective", "")),
+            problem_hash=str(getattr(self.problem, "hash", "")),
             trace=tuple(self.trace),
         )
 
@@ -161,9 +188,9 @@ class Tracker(Generic[SolutionT]):
         self._report(force=True)
 
     def _report(self, force: bool = False) -> None:
-        if self._on_progress is None:
+        if self.on_progress is None:
             return
         now = self.elapsed
         if force or now - self._last_report >= self._interval:
             self._last_report = now
-            self._on_progress(Progress(now, self.evaluations, self.value, self.lower_bound))
+            self.on_progress(Progress(now, self.evaluations, self.value, self.lower_bound))

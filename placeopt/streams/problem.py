@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from placeopt.model.arrays import MAX_SUM, csr, int_array, to_ticks
 from placeopt.model.errors import InputError
+from placeopt.model.objective import objective_names
 from placeopt.streams.kernels import JobArrays, StreamArrays
 from placeopt.streams.lookahead import LookaheadConfig, step_time
 from placeopt.streams.split import split_counts
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from placeopt.streams.profiles import JobProfile
     from placeopt.streams.sources import StreamSpec
 
-OBJECTIVES = ("blocking",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,12 +171,15 @@ class JobStreamProblem:
     seed: int = 0
     objective: str = "blocking"
 
+    problem_kind: ClassVar[str] = "jobs"
+
     def __post_init__(self) -> None:
         size = len(np.asarray(self.arrival))
         if size == 0:
             raise InputError(f"stream '{self.name}': expected at least one job, received none")
-        if self.objective not in OBJECTIVES:
-            raise InputError(f"stream '{self.name}': the objective must be blocking, received '{self.objective}'")
+        if self.objective not in objective_names(self.problem_kind):
+            expected = ", ".join(objective_names(self.problem_kind))
+            raise InputError(f"stream '{self.name}': objective: expected {expected}, received '{self.objective}'")
         for key in ("arrival", "model", "deadline"):
             object.__setattr__(self, key, int_array(getattr(self, key), (size,), key))
         if int(self.arrival.min()) < 0:

@@ -241,7 +241,7 @@ def load_profiles(
 
 def _graph_profile(folder: Path | None, model: str, device: str | None, backward_ratio: float) -> JobProfile:
     """Return the job type of a graph that is not a PipeDream profile."""
-    from placeopt.api import load_graph
+    from placeopt.instances.sources import load_graph
 
     source = model
     if folder is not None and not model.startswith(("gen:", "onnx:")):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placeopt as po
-from placeopt.api import load_graph
+from placeopt.instances.sources import load_graph
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.budget import Budget
 from placeopt.model.files import write_text

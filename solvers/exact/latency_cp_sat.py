@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import raise_flow_bound
 from placeopt.latency.evaluate import (
     latency_arrays,
@@ -32,7 +33,6 @@ from placeopt.latency.evaluate import (
     placement_slots,
 )
 from placeopt.model.problem import INCOMPATIBLE
-from placeopt.period.bounds.combinatorial import raise_period_bounds
 from placeopt.solvers.exact.interrupt import solve_interruptibly
 from placeopt.solvers.exact.latency_warm_start import warm_start
 from placeopt.solvers.exact.period_warm_start import warm_seconds
@@ -74,7 +74,8 @@ def solve_latency(
     status, message = None, ""
     with tracker:
         latency_arrays(problem)
-        raise_period_bounds(tracker, seconds=0.0)
+        for method, value in latency_bounds(problem, 0.0).items():
+            tracker.raise_bound(value, method)
         if initial is not None and not latency_violations(problem, initial):
             tracker.offer(latency_value(problem, initial), initial)
         raise_flow_bound(tracker, seconds=_FLOW_SHARE * tracker.seconds_left)

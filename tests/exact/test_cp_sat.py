@@ -192,7 +192,7 @@ def test_ctrl_c_returns_the_incumbent():
         """
         import sys; sys.path.insert(0, sys.argv[1])
         from exact_instances import random_layered
-        from placeopt.solution import Budget
+        from placeopt.model.budget import Budget
         from placeopt.solvers.exact.cp_sat import CpSat
         problem = random_layered(80, 4, 0)
         def tell(progress):

@@ -14,8 +14,8 @@ import sys
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 from random_problems import random_problem
-from placeopt.solution import Budget
-from placeopt.solver import make_solver
+from placeopt.model.budget import Budget
+from placeopt.solving.registry import make_solver
 from placeopt.solvers.heuristics import SPECS
 for seed in (1, 2, 3):
     problem = random_problem(np.random.default_rng(seed), max_ops=40, incompatible=False)

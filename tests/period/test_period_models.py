@@ -12,8 +12,8 @@ import placeopt as po
 from placeopt.latency.bounds.flow import FlowBound
 from placeopt.latency.evaluate import latency_violations
 from placeopt.model.budget import Budget
-from placeopt.period.bounds.combinatorial import column_bound
-from placeopt.period.evaluate import period_bounds, period_violations
+from placeopt.period.bounds.combinatorial import column_bound, period_bounds
+from placeopt.period.evaluate import period_violations
 from placeopt.solvers.exact import latency_cp_sat
 from placeopt.solving.registry import make_solver
 

@@ -9,7 +9,7 @@ import pytest
 from runtime_simulated import SimulatedRuntime
 
 import placeopt as po
-from placeopt.api import load_graph
+from placeopt.instances.sources import load_graph
 from placeopt.model.cluster import Link
 from placeopt.model.errors import InputError
 from placeopt.runtime.calibration import Comparison, agreement, calibrate, learn, probes, simulate, trimmed_mean

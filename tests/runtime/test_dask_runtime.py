@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.api import load_graph
+from placeopt.instances.sources import load_graph
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.graph import OpGraph
 from placeopt.runtime import dask_runtime as module

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import placeopt as po
-from placeopt.api import load_graph
 from placeopt.cli import main
+from placeopt.instances.sources import load_graph
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.runtime import Runtime, SerialRuntime
 

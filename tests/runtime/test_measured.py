@@ -7,7 +7,7 @@ import pytest
 from runtime_simulated import SimulatedRuntime
 
 import placeopt as po
-from placeopt.api import load_graph
+from placeopt.instances.sources import load_graph
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.budget import Budget
 from placeopt.model.cost_model import lower

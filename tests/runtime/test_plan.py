@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placeopt.api import load_graph
+from placeopt.instances.sources import load_graph
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.runtime.kernels import KERNELS, constant

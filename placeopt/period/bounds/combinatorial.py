@@ -1,4 +1,4 @@
-"""Lower bounds on the period, and on the latency with slots, of any placement (contiguity ignored).
+"""Lower bounds on the period of any placement (contiguity ignored).
 
 `op`: some device runs op v (or its colocation class), so its load is at least the smallest time of v.
 
@@ -13,10 +13,6 @@ q + 1 shortest of them. If that exceeds T the supposition was wrong; bisection f
 
 `columns`: prices and one device at a time, see `period_columns`; the strongest, and it takes what time it
 gets.
-
-`path` (latency): ops on a path follow each other, each at its fastest.
-
-`flow` (latency): a flow over paths, priced over ideals, see `latency_flow`; on published graphs it is the optimum.
 """
 
 from __future__ import annotations
@@ -26,7 +22,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.latency.bounds.flow import flow_bound
 from placeopt.period.contraction import contract
 
 if TYPE_CHECKING:
@@ -42,17 +37,12 @@ _COLUMN_SECONDS = 2.0  # with less time than this `columns` is not tried
 
 
 def period_bounds(problem: PlacementProblem, seconds: float = 10.0) -> dict[str, int]:
-    """Return lower bounds in ticks by method, for the objectives "period" and "latency".
+    """Return lower bounds in ticks by method, on the period.
 
     Parameters
     ----------
-    seconds : time for programs (`area`, `columns`, `flow`); the others take milliseconds.
+    seconds : time for programs (`area`, `columns`); the others take milliseconds.
     """
-    if problem.objective == "latency":
-        found = {"path": _longest_path(problem)}
-        if seconds > 0:
-            found["flow"] = flow_bound(problem, seconds)
-        return found
     model = contract(problem, contiguity="none")
     found = {"op": _largest_op(model)}
     found["pigeonhole"] = _pigeonhole(model, found["op"])
@@ -187,12 +177,3 @@ def _area(model: PeriodModel, seconds: float) -> int:
     transfers = np.minimum(reduced[n * num_types : width - 1], 0.0)
     value = (float(shares.sum()) + float(transfers.sum())) * scale
     return max(0, int(np.floor(value * (1 - 1e-9) - 1e-6)) + 1 if value > 1 else 0)
-
-
-def _longest_path(problem: PlacementProblem) -> int:
-    finish = problem.min_compute.copy()
-    ptr, successor, _ = problem.successors
-    for u in problem.topological_order.tolist():
-        for v in successor[ptr[u] : ptr[u + 1]].tolist():
-            finish[v] = max(finish[v], finish[u] + problem.min_compute[v])
-    return int(finish.max())

@@ -1,0 +1,113 @@
+"""Sources of problems and graphs: a file, a model inside the onnx package, a generator, or a graph itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.model.errors import InputError
+from placeopt.model.graph import OpGraph
+from placeopt.model.problem import PlacementProblem
+
+if TYPE_CHECKING:
+    from placeopt.model.cluster import Cluster
+
+
+def load_graph(
+    source: str | Path | OpGraph, *, format: str | None = None, training: bool = False, **options: Any
+) -> tuple[OpGraph, Cluster | None]:
+    """Return the graph of a source, and the devices that came with it, if any.
+
+    Parameters
+    ----------
+    source : a file, `onnx:NAME`, `gen:NAME?...`, or an OpGraph.
+    format : reader to use instead of the one detected by content.
+    training : derive the backward graph.
+    options : passed to the reader (for ONNX: dims, fuse, fold).
+    """
+    if isinstance(source, OpGraph):
+        graph = source
+    elif str(source).startswith("gen:"):
+        from placeopt.instances.generators import generate
+
+        graph = generate(str(source))
+    else:
+        from placeopt.instances.readers import read_bundled
+
+        # Profiles bring measured backward times: the reader knows whether to use or to derive them.
+        return read_bundled(source, format=format, training=training or None, **options)
+    if training:
+        if graph.backward.any():
+            raise InputError(f"graph '{graph.name}' has backward ops already; load it without training=True")
+        from placeopt.instances.training import training_graph
+
+        graph = training_graph(graph)
+    return graph, None
+
+
+def load(
+    source: str | Path | OpGraph | PlacementProblem,
+    cluster: str | Path | Cluster | None = None,
+    *,
+    objective: str | None = None,
+    format: str | None = None,
+    training: bool = False,
+    memory: str | None = None,
+    contiguity: str | None = None,
+    pipeline: str | None = None,
+    slots: int | None = None,
+    **options: Any,
+) -> PlacementProblem:
+    """Return a placement problem: a computation graph on a cluster.
+
+    Parameters
+    ----------
+    source : a file (reader chosen by content), `onnx:NAME`, `gen:NAME?...`, an OpGraph or a problem saved as JSON.
+    cluster : a name such as "4xA100" (see `placeopt clusters`), a TOML file or a Cluster; not needed where the
+        file carries its own devices.
+    objective : "makespan" (default), "period" or "latency".
+    training : derive the backward graph first.
+    memory, contiguity, pipeline, slots : see PlacementProblem.
+    options : passed to the reader.
+
+    Raises
+    ------
+    InputError
+        If something is unreadable or unknown; one line that says what to change.
+    """
+    choices = {
+        "objective": objective, "memory": memory, "contiguity": contiguity, "pipeline": pipeline, "slots": slots
+    }  # fmt: skip
+    fields = {key: value for key, value in choices.items() if value is not None}
+    if isinstance(source, str | Path) and not str(source).startswith(("gen:", "onnx:")):
+        from placeopt.io.serialize import load as load_json
+
+        if _holds_problem(source):
+            source = load_json(source, "problem")
+    if isinstance(source, PlacementProblem):
+        if cluster is not None:
+            raise InputError(f"problem '{source.name}' has its devices already; leave out cluster='{cluster}'")
+        return source.replace(**fields) if fields else source
+    graph, bundled = load_graph(source, format=format, training=training, **options)
+    if cluster is not None:
+        from placeopt.instances.clusters import make_cluster
+
+        devices = make_cluster(cluster)
+    elif bundled is not None:
+        devices = bundled
+    else:
+        raise InputError(f"graph '{graph.name}' needs devices: give cluster='4xA100' or another ('placeopt clusters')")
+    from placeopt.model.cost_model import lower
+
+    return lower(graph, devices, **fields)
+
+
+def _holds_problem(path: str | Path) -> bool:
+    """Whether a file says, in its first bytes, that it is a PlacementProblem saved by placeopt."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return False  # the reader says what is wrong with it
+    return re.search(rb'"format"\s*:\s*"placeopt/problem"', head) is not None

@@ -1,0 +1,104 @@
+"""The makespan as an objective: the end of the last op of one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from placeopt.model.errors import InfeasiblePlacementError
+from placeopt.model.objective import INFEASIBLE, Finished, time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    from placeopt.model.bound import BoundReport
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+
+
+class Makespan:
+    """End of the last op in ticks; ops and transfers run as docs/concepts.md says."""
+
+    name: ClassVar[str] = "makespan"
+    kind: ClassVar[str] = "placement"
+    default_solver: ClassVar[str] = "portfolio"
+    comparison: ClassVar[tuple[str, ...]] = (
+        "single-device", "round-robin", "m-etf", "heft", "etf", "critical-path", "edge-zeroing", "portfolio",
+    )  # fmt: skip
+    ordered: ClassVar[bool] = True
+
+    def impossible(self, problem: PlacementProblem) -> str:
+        """Why no placement can be valid, "" unless a simple reason proves it."""
+        from placeopt.makespan.bounds.feasibility import infeasible_reason
+
+        return infeasible_reason(problem)
+
+    def evaluate_batch(
+        self, problem: PlacementProblem, devices: ArrayLike, priorities: ArrayLike | None = None, *,
+        threads: int | None = None,
+    ) -> NDArray[np.int64]:  # fmt: skip
+        """Makespans of many placements; INFEASIBLE where a constraint is broken."""
+        from placeopt.makespan.evaluate import evaluate_batch
+
+        return evaluate_batch(problem, devices, priorities, threads=threads)
+
+    def value(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> tuple[int, str]:
+        """Makespan and execution: that of `queue`, else the fastest of fifo, priority and planned."""
+        from placeopt.makespan.evaluate import best_queue, evaluate
+
+        if queue:
+            evaluation = evaluate(problem, solution, queue)
+            return evaluation.makespan, evaluation.queue
+        violations = self._broken(problem, solution)
+        if violations:
+            raise InfeasiblePlacementError(violations[0])
+        value, fastest = best_queue(problem, solution)
+        if value == INFEASIBLE:
+            raise InfeasiblePlacementError((self.judge(problem, solution) or ["no execution of it is feasible"])[0])
+        return value, fastest
+
+    def judge(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> list[str]:
+        """Violations of the placement, or of its schedule under `queue`."""
+        from placeopt.makespan.evaluate import evaluate
+        from placeopt.makespan.judge import schedule_violations
+
+        violations = self._broken(problem, solution)
+        if violations:
+            return violations
+        try:
+            schedule = evaluate(problem, solution, queue or None, check=False).schedule
+        except InfeasiblePlacementError as error:  # planned orders that wait for each other
+            return [str(error)]
+        return schedule_violations(problem, schedule)
+
+    def finish(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> Finished:
+        """Value and judge a placement in its fastest execution, or under `queue`."""
+        try:
+            value, queue = self.value(problem, solution, queue)
+        except InfeasiblePlacementError as error:
+            return Finished(None, queue or "", tuple(self.judge(problem, solution, queue) or [str(error)]))
+        violations = self.judge(problem, solution, queue)
+        return Finished(None if violations else value, queue, tuple(violations))
+
+    def bounds(
+        self, problem: PlacementProblem, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
+    ) -> BoundReport:
+        """Prove lower bounds on the makespan; see `placeopt.makespan.bounds`."""
+        from placeopt.makespan.bounds import bound
+
+        return bound(problem, seconds=seconds, methods=methods, upper=upper)
+
+    def text(self, problem: PlacementProblem, value: float | None) -> str:
+        """Return a makespan as a time."""
+        return time_text(None if value is None else float(value) * problem.tick_seconds)
+
+    @staticmethod
+    def _broken(problem: PlacementProblem, solution: Placement) -> list[str]:
+        from placeopt.makespan.judge import placement_violations
+
+        return placement_violations(problem, solution)
+
+
+MAKESPAN = Makespan()

@@ -1,0 +1,165 @@
+"""Objectives are objects: what a problem minimises, how it is evaluated, judged and bounded.
+
+A problem names its objective (`problem.objective`); `objective_of` returns the object. It is the only place that
+turns the name into behaviour: nothing else compares names of objectives. A new objective is a class with the members
+of `Objective` and one call of `register_objective`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    from placeopt.model.bound import BoundReport
+
+INFEASIBLE = 2**63 - 1
+"""Value of a solution that breaks a constraint, in batches."""
+
+
+class Finished(NamedTuple):
+    """The final word on a solution.
+
+    `value` is None where `violations` (in words) says why there is none; `queue` names the execution under which
+    the value holds ("" where the objective has none).
+    """
+
+    value: int | None
+    queue: str
+    violations: tuple[str, ...]
+
+
+class Objective(Protocol):
+    """What a problem minimises.
+
+    Attributes
+    ----------
+    name : as in `problem.objective`. kind : type of the problem: "placement", "pipeline" or "jobs".
+    default_solver : solver used when none is named. comparison : solvers that are compared when none is named.
+    ordered : whether the priorities of a placement matter.
+    """
+
+    name: str
+    kind: str
+    default_solver: str
+    comparison: tuple[str, ...]
+    ordered: bool
+
+    def impossible(self, problem: Any) -> str:
+        """Why no solution can exist, "" unless a simple reason proves it."""
+        ...
+
+    def evaluate_batch(
+        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
+    ) -> NDArray[np.int64]:
+        """Values of many placements in ticks, shape (batch,); INFEASIBLE where a constraint is broken."""
+        ...
+
+    def value(self, problem: Any, solution: Any, queue: str | None = None) -> tuple[int, str]:
+        """Value of a solution and the execution under which it holds; the fastest one unless `queue` is given.
+
+        Raises
+        ------
+        InfeasiblePlacementError
+            If the solution breaks a constraint; the message is the first violation.
+        """
+        ...
+
+    def judge(self, problem: Any, solution: Any, queue: str | None = None) -> list[str]:
+        """Every violation of a solution in words, found without the code that evaluates it."""
+        ...
+
+    def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:
+        """Value and judge a solution, whoever made it."""
+        ...
+
+    def bounds(
+        self, problem: Any, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
+    ) -> BoundReport:
+        """Prove lower bounds for about `seconds`; 0 runs only those that take milliseconds.
+
+        `upper` is the value of a known solution: the search for bounds may end once it is reached.
+        """
+        ...
+
+    def text(self, problem: Any, value: float | None) -> str:
+        """Return a value with its unit for people."""
+        ...
+
+
+_targets: dict[tuple[str, str], str | Objective] = {
+    ("placement", "makespan"): "placeopt.makespan.objective:MAKESPAN",
+    ("placement", "period"): "placeopt.period.objective:PERIOD",
+    ("placement", "latency"): "placeopt.latency.objective:LATENCY",
+    ("pipeline", "period"): "placeopt.schedules.objective:PIPELINE_PERIOD",
+    ("jobs", "blocking"): "placeopt.streams.objective:BLOCKING",
+}
+
+
+def objective_names(kind: str) -> tuple[str, ...]:
+    """Return the names of the objectives of a type of problem."""
+    return tuple(name for known, name in _targets if known == kind)
+
+
+def register_objective(objective: Objective) -> None:
+    """Make an objective available to problems by its name.
+
+    Raises
+    ------
+    InputError
+        If the name is taken.
+    """
+    key = objective.kind, objective.name
+    if key in _targets and _targets[key] is not objective:
+        raise InputError(f"objective '{objective.name}' of {objective.kind} problems is taken; choose another name")
+    _targets[key] = objective
+
+
+def named_objective(kind: str, name: str) -> Objective:
+    """Return the objective of a type of problem by its name.
+
+    Raises
+    ------
+    InputError
+        If there is none; the message lists the names.
+    """
+    target = _targets.get((kind, name))
+    if target is None:
+        raise InputError(f"objective: expected one of {', '.join(objective_names(kind))}, received '{name}'")
+    if isinstance(target, str):
+        module, _, attribute = target.partition(":")
+        target = _targets[kind, name] = getattr(importlib.import_module(module), attribute)
+    return target  # type: ignore[return-value]
+
+
+def objective_of(problem: Any) -> Objective:
+    """Return the objective of a problem.
+
+    Raises
+    ------
+    InputError
+        If it is no problem.
+    """
+    kind, name = getattr(problem, "problem_kind", None), getattr(problem, "objective", None)
+    if not isinstance(kind, str) or not isinstance(name, str):
+        raise InputError(
+            f"expected a problem (po.load, po.load_pipeline, po.load_stream), received {type(problem).__name__}"
+        )
+    return named_objective(kind, name)
+
+
+def time_text(seconds: float | None) -> str:
+    """Return a time for people, in four digits."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
+        if seconds >= size or unit == "ns":
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds:.4g} s"

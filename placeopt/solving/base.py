@@ -1,0 +1,53 @@
+"""The base of our solvers: it owns the frame, a subclass writes `search`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from placeopt.solving.options import check_options
+from placeopt.solving.run import run
+
+if TYPE_CHECKING:
+    from placeopt.model.budget import Budget
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class SearchSolver(ABC):
+    """A solver that is its algorithm: a frozen dataclass of options with one method, `search`.
+
+    Attributes
+    ----------
+    name : registered name.
+    endless : whether it never stops by itself, so that a budget of seconds or evaluations is needed.
+    """
+
+    name: ClassVar[str]
+    endless: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_options(self, self.name)
+
+    @abstractmethod
+    def search(self, problem: Any, tracker: Tracker[Any]) -> None:
+        """Offer solutions and bounds to `tracker` until it stops or nothing is left to do.
+
+        `tracker.solution` is the initial solution, if there is one; randomness comes from `tracker.rng()`. Ctrl-C
+        may end it anywhere. A problem that the solver does not take is `Refused`.
+        """
+
+    def solve(
+        self,
+        problem: Any,
+        budget: Budget,
+        *,
+        seed: int = 0,
+        initial: Any = None,
+        on_progress: OnProgress | None = None,
+    ) -> Result[Any]:
+        """Solve `problem` within `budget`; see `placeopt.solving.run`."""
+        return run(problem, self, budget, seed=seed, initial=initial, on_progress=on_progress)

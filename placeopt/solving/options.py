@@ -1,0 +1,120 @@
+"""Options of a solver, declared once: default, range or choices, meaning.
+
+A solver is a frozen dataclass whose fields are its options::
+
+    walks: int = option(2, low=1, meaning="annealing walks at the same time")
+
+The check, the error, `placeopt solvers NAME` and the documentation come from that line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from placeopt.model.errors import InputError
+
+_KEY = "option"
+
+
+@dataclass(frozen=True)
+class Option:
+    """What a field may be.
+
+    Attributes
+    ----------
+    low, high : smallest and largest value; `above` is a limit that the value has to exceed.
+    choices : the values allowed, None for any.
+    optional : whether None is allowed.
+    """
+
+    meaning: str
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    choices: tuple[Any, ...] | None = None
+    optional: bool = False
+
+    @property
+    def expected(self) -> str:
+        """The constraint in words, "" if there is none."""
+        if self.choices is not None:
+            return "one of " + ", ".join(str(choice) for choice in self.choices)
+        parts = []
+        if self.above is not None:
+            parts.append(f"more than {self.above:g}")
+        if self.low is not None:
+            parts.append(f"at least {self.low:g}")
+        if self.high is not None:
+            parts.append(f"at most {self.high:g}")
+        return " and ".join(parts)
+
+    def accepts(self, value: Any) -> bool:
+        """Whether a value of the right type is allowed."""
+        if self.choices is not None:
+            return value in self.choices
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if math.isnan(value):
+                return False
+            if self.above is not None and not value > self.above:
+                return False
+            if self.low is not None and value < self.low:
+                return False
+            if self.high is not None and value > self.high:
+                return False
+        return True
+
+
+def option(
+    default: Any,
+    *,
+    meaning: str,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    choices: tuple[Any, ...] | None = None,
+) -> Any:
+    """Return a dataclass field with its constraints; None as default allows None."""
+    declared = Option(meaning, low, high, above, choices, default is None)
+    return dataclasses.field(default=default, metadata={_KEY: declared})
+
+
+def declared_options(cls: type) -> dict[str, tuple[dataclasses.Field[Any], Option | None]]:
+    """Return the options of a solver class by name: its fields and their constraints, in order."""
+    if not dataclasses.is_dataclass(cls):
+        return {}
+    return {field.name: (field, field.metadata.get(_KEY)) for field in dataclasses.fields(cls) if field.init}
+
+
+def check_options(solver: Any, name: str) -> None:
+    """Check every option of a configured solver.
+
+    Raises
+    ------
+    InputError
+        If one has the wrong type or is out of range; names the option, what is expected and what was received.
+    """
+    for key, (field, declared) in declared_options(type(solver)).items():
+        value = getattr(solver, key)
+        if declared is None or (value is None and declared.optional):
+            continue
+        wanted = _wrong_type(field.default, value)
+        if wanted or not declared.accepts(value):
+            raise InputError(f"{name} option {key}: expected {wanted or declared.expected}, received {value!r:.60}")
+
+
+def _wrong_type(default: Any, value: Any) -> str:
+    """Return the expected type in words if a value is not of the type of a plain default, else ""."""
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    if isinstance(default, int):
+        whole = hasattr(value, "__index__") and not isinstance(value, bool)
+        return "" if whole else "a whole number"
+    if isinstance(default, float):
+        number = isinstance(value, int | float) or hasattr(value, "__float__")
+        return "" if number and not isinstance(value, bool | str) else "a number"
+    if isinstance(default, str):
+        return "" if isinstance(value, str) else "a text"
+    return ""

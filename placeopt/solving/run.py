@@ -1,0 +1,238 @@
+"""The one way to run a solver.
+
+`run` owns the clock (bounding counts), the tracker, the initial solution, interruption and refusal, and it values and
+judges what came back, whoever wrote the solver. Nothing else calls a solver's own search.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InfeasiblePlacementError, InputError, Refused, SolverError
+from placeopt.model.objective import Finished, Objective, objective_of
+from placeopt.solving.registry import accepted_objectives
+from placeopt.solving.tracker import Tracker
+
+if TYPE_CHECKING:
+    from placeopt.model.bound import BoundReport
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress, Progress
+
+
+def run(
+    problem: Any,
+    solver: Any,
+    budget: Budget,
+    *,
+    seed: int = 0,
+    initial: Any = None,
+    on_progress: OnProgress | None = None,
+    bound: BoundReport | bool = False,
+) -> Result[Any]:
+    """Run a solver and return what it found, valued and judged here.
+
+    Parameters
+    ----------
+    solver : a configured solver: ours, or any object with a `name` and the method `solve` of the Solver protocol.
+    initial : a solution to start from; the result is never worse.
+    bound : a bound that is known already, or True to prove the quick ones within the budget.
+
+    Raises
+    ------
+    Refused
+        If the solver does not take the problem.
+    InputError
+        If `initial` is not valid, or a search that never stops by itself has no limit.
+    SolverError
+        If the solver raises, its solution is rejected by the judge, or a bound exceeds a value.
+    """
+    check_accepts(solver, problem)
+    objective = objective_of(problem)
+    if getattr(solver, "endless", False) and budget.unlimited:
+        raise InputError(f"solver '{solver.name}' never stops by itself: give a budget of seconds or evaluations")
+    tracker: Tracker[Any] = Tracker(solver.name, problem, budget, seed=seed, on_progress=on_progress)
+    measured = getattr(solver, "measure", None) is not None  # bounds hold for the model, not for the caller's clock
+    if initial is not None:
+        _offer_initial(tracker, objective, initial, measured)
+    with tracker:
+        reason = objective.impossible(problem)
+        if reason:
+            tracker.infeasible(reason)
+        elif bound is not False and not measured:
+            report = objective.bounds(problem, 0.0, upper=_ticks(tracker.value)) if bound is True else bound
+            tracker.raise_bound(report.value, report.method)
+        if not reason:
+            _search(solver, tracker, initial)
+    return _conclude(tracker, objective, measured)
+
+
+def run_part(
+    tracker: Tracker[Any],
+    solver: Any,
+    *,
+    seconds: float | None = None,
+    evaluations: int | None = None,
+    initial: Any = None,
+    target: int | None = None,
+    adopt: bool = True,
+) -> Result[Any] | None:
+    """Run another solver on a part of the budget of `tracker`; None where it refuses the problem.
+
+    Its evaluations are counted, its solution is offered and its bound recorded (unless `adopt` is False), and Ctrl-C
+    during it ends the whole search.
+
+    Parameters
+    ----------
+    seconds, evaluations : limits of the part; None is what is left.
+    """
+    if seconds is None and tracker.budget.seconds is not None:
+        seconds = tracker.seconds_left
+    if evaluations is None and tracker.budget.evaluations is not None:
+        evaluations = max(1, tracker.evaluations_left)
+    part = Budget(seconds, evaluations, tracker.budget.target if target is None else target)
+    try:
+        result = run(
+            tracker.problem, solver, part, seed=tracker.seed, initial=initial, on_progress=_forward(tracker)
+        )
+    except Refused:
+        return None
+    if adopt:
+        limited = tracker.budget.evaluations is not None
+        tracker.count(min(result.evaluations, tracker.evaluations_left) if limited else result.evaluations)
+        if result.solution is not None and result.value is not None:
+            tracker.offer(result.value, result.solution)
+        tracker.raise_bound(result.lower_bound, result.bound_method)
+    if result.stop_reason == "interrupted":
+        tracker.interrupt()
+    return result
+
+
+def check_accepts(solver: Any, problem: Any) -> None:
+    """Refuse a problem whose objective the solver does not take.
+
+    Raises
+    ------
+    Refused
+        With the objectives that it takes.
+    """
+    objective = objective_of(problem)
+    accepted = accepted_objectives(solver, objective.kind)
+    if accepted is not None and objective.name not in accepted:
+        takes = f"accepts the objective {' or '.join(accepted)}" if accepted else f"takes no {objective.kind} problem"
+        raise Refused(f"solver '{solver.name}' {takes}, received '{objective.name}' of problem '{problem.name}'")
+
+
+def _offer_initial(tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool) -> None:
+    if measured:
+        violations = objective.judge(tracker.problem, initial)
+        if violations:
+            raise InputError(f"the initial solution is not valid: {violations[0]}")
+        tracker.solution = initial  # its value is for the solver to measure
+        return
+    try:
+        value, _ = objective.value(tracker.problem, initial)
+    except InfeasiblePlacementError as error:
+        raise InputError(f"the initial solution is not valid: {error}") from error
+    tracker.offer(value, initial)
+
+
+def _search(solver: Any, tracker: Tracker[Any], initial: Any) -> None:
+    """Call the solver's own search, or the `solve` of one that keeps to the protocol only."""
+    try:
+        if hasattr(solver, "search"):
+            solver.search(tracker.problem, tracker)
+            return
+        result = solver.solve(
+            tracker.problem, tracker.budget, seed=tracker.seed, initial=initial, on_progress=tracker.on_progress
+        )
+    except (InputError, SolverError):
+        raise
+    except Exception as error:
+        partial = None if tracker.value is None else tracker.result()
+        raise SolverError(f"solver '{solver.name}' raised {type(error).__name__}: {error}", partial) from error
+    _adopt_foreign(solver, tracker, result)
+
+
+def _adopt_foreign(solver: Any, tracker: Tracker[Any], result: Any) -> None:
+    """Take a solution from a solver that graded itself; its value is found here, its bound is a claim."""
+    solution = getattr(result, "solution", None)
+    tracker.count(int(getattr(result, "evaluations", 0) or 0))
+    tracker.stop_reason = getattr(result, "stop_reason", "converged")
+    tracker.message = getattr(result, "message", "")
+    if getattr(result, "status", "") == "infeasible" and _ours(solver):
+        tracker.infeasible(tracker.message or "proved by the solver")
+    claimed = getattr(result, "lower_bound", 0)
+    if _ours(solver):
+        tracker.raise_bound(claimed, result.bound_method)
+    elif claimed > 0:
+        tracker.message = f"its own bound of {claimed} ticks is a claim, not proved here. {tracker.message}".strip()
+    if solution is None:
+        return
+    if getattr(solver, "measure", None) is not None:
+        tracker.offer(result.value, solution)
+        return
+    finished = objective_of(tracker.problem).finish(tracker.problem, solution)
+    if finished.value is None:
+        raise SolverError(f"solver '{solver.name}' returned a solution that is not valid: {finished.violations[0]}")
+    if getattr(result, "objective", finished.value) != finished.value:
+        tracker.message = f"it claimed {result.objective} ticks; its solution has {finished.value}. {tracker.message}"
+    tracker.offer(finished.value, solution)
+
+
+def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any]:
+    """Value and judge the incumbent and build the Result."""
+    solution = tracker.solution
+    if tracker.reason:
+        if solution is not None:
+            raise SolverError(f"solver '{tracker.solver}' calls the problem infeasible ({tracker.reason}), but a "
+                              "solution is known")  # fmt: skip
+        return tracker.result(status="infeasible", message=tracker.reason)
+    if solution is None or tracker.value is None:
+        tracker.solution = tracker.value = None
+        return tracker.result(
+            message=tracker.message or "no solution found satisfies every constraint; none was proved impossible"
+        )
+    if measured:
+        finished = Finished(tracker.value, "", tuple(objective.judge(tracker.problem, solution)))
+    else:
+        finished = objective.finish(tracker.problem, solution)
+    if finished.value is None or finished.violations:
+        raise SolverError(f"solver '{tracker.solver}' found a solution that is not valid: {finished.violations[0]}")
+    if finished.value < tracker.lower_bound:
+        raise SolverError(
+            f"solver '{tracker.solver}' on '{tracker.problem.name}': the lower bound {tracker.lower_bound} "
+            f"({tracker.bound_method}) exceeds the value {finished.value} of a valid solution: one of them is wrong"
+        )
+    tracker.offer(finished.value, solution)
+    return tracker.result(
+        queue=finished.queue,
+        solution=solution,
+        objective=finished.value,
+        objective_name="measured" if measured else objective.name,
+    )
+
+
+def _ours(solver: Any) -> bool:
+    return type(solver).__module__.startswith("placeopt.")
+
+
+def _ticks(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _forward(tracker: Tracker[Any]) -> OnProgress | None:
+    """Return a callback that adds what `tracker` knows to the progress of a part."""
+    if tracker.on_progress is None:
+        return None
+    tell, before = tracker.on_progress, tracker.evaluations
+
+    def report(progress: Progress) -> None:
+        known = [x for x in (progress.incumbent, tracker.value) if x is not None]
+        bound = max(progress.lower_bound, tracker.lower_bound)
+        tell(type(progress)(tracker.elapsed, before + progress.evaluations, min(known) if known else None, bound))
+
+    return report
+
+
+__all__ = ["check_accepts", "run", "run_part"]
