@@ -109,7 +109,7 @@ def _solve(cell: Cell) -> dict[str, Any]:
 
 
 def _where() -> dict[str, Any]:
-    from placeopt import __version__
+    from placeopt.version import __version__
 
     return {
         "version": __version__,

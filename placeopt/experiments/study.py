@@ -32,9 +32,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from placeopt import __version__
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
+from placeopt.version import __version__
 
 MAX_CELLS = 1_000_000
 

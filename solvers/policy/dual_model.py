@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt import __version__
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_text
 from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.policy import rollout
 from placeopt.solvers.policy.rollout import PLC_FEATURES, SEL_FEATURES, RolloutArrays, Weights
+from placeopt.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
