@@ -224,7 +224,7 @@ MALFORMED = {
     "zero devices": (changed(PROBLEM, "compute", to=[[], [], []]), "at least one device"),
     "unknown objective": (changed(PROBLEM, "objective", to="speed"), "objective: expected one of"),
     "unknown status": (changed(RESULT, "status", to="great"), "status: expected one of"),
-    "value missing": (changed(RESULT, "value", to=...), "both a solution and an objective"),
+    "value missing": (changed(RESULT, "value", to=...), "both a solution and a value"),
     "bad trace": (changed(RESULT, "trace", 0, to=[1, 2]), '"trace[0]"'),
     "solution of wrong format": (changed(RESULT, "solution", "format", to=3), '"solution"'),
 }

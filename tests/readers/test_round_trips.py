@@ -144,7 +144,7 @@ def test_every_instance_round_trips_through_json(data, tmp_path):
     """Whatever can be read, with its measured times and groups, is the same after JSON."""
     files = [*data.glob("pipedream/*[0-9at].txt"), *data.glob("doppler/*.txt"), *data.glob("dnn-partitioning/[lt]*/*.json"),
              *data.glob("optimal/unrelated/*.txt")]  # fmt: skip
-    assert len(files) == 7 + 3 + 15 + 7
+    assert len(files) == 7 + 5 + 18 + 7
     for file in files:
         graph = read_graph(file)
         assert_same(read_graph(write_graph(graph, tmp_path / "g.json")), graph)
