@@ -15,7 +15,7 @@ def allowed(case, device):
     home = {}
     used = [0] * case.num_devices
     for op, d in enumerate(device):
-        if case.compute[op][d] < 0 or home.setdefault(case.colocation[op], d) != d and case.colocation[op] >= 0:
+        if case.compute[op][d] < 0 or (case.colocation[op] >= 0 and home.setdefault(case.colocation[op], d) != d):
             return False
         used[d] += case.resident[op]
     return all(used[d] <= case.capacity[d] for d in range(case.num_devices))
@@ -45,12 +45,14 @@ class Execution:
         self.busy_channels, self.busy_devices = set(), set()
 
     def key_of_transfer(self, tensor, d, requested):
+        """Rank of a request in its channel's queue."""
         if self.queue == "fifo":
             return requested, tensor, d
         readers = [v for v in self.case.consumers[tensor] if self.device[v] == d]
         return min(self.rank[v] for v in readers), tensor, d
 
     def key_of_op(self, v):
+        """Rank of an op in its device's queue."""
         return (self.ready_at[v] if self.queue == "fifo" else self.rank[v], v)
 
     def run(self):
@@ -69,6 +71,7 @@ class Execution:
         return max(self.end.values())
 
     def note_ready(self, now):
+        """Note the ops whose inputs are all there."""
         for v in range(self.case.num_ops):
             inputs = [t for t, readers in enumerate(self.case.consumers) if v in readers]
             if v not in self.ready_at and all((t, self.device[v]) in self.here for t in inputs):
@@ -93,6 +96,7 @@ class Execution:
             self.note_ready(now)
 
     def finish_op(self, op, now):
+        """Free the device and ask for the op's tensors elsewhere."""
         self.end[op] = now
         home = self.device[op]
         for t, u in enumerate(self.case.producer):
@@ -106,6 +110,7 @@ class Execution:
                     self.waiting.append((t, d, now))
 
     def send(self, tensor, d, now):
+        """Start a transfer."""
         home = self.device[self.case.producer[tensor]]
         end = now + self.case.transfer[tensor][self.case.link_class[home][d]]
         self.sent[tensor, d] = (now, end)
@@ -127,9 +132,11 @@ class Execution:
         return instant
 
     def channel_of(self, tensor, d):
+        """Channel of a tensor's way to a device."""
         return self.case.channel[self.device[self.case.producer[tensor]]][d]
 
     def next_planned(self, channel):
+        """The transfer that a planned channel waits for."""
         everything = []
         for t, u in enumerate(self.case.producer):
             for d in {self.device[v] for v in self.case.consumers[t]} - {self.device[u]}:
