@@ -27,6 +27,13 @@ class PipelinePeriod:
     default_solver: ClassVar[str] = "repetend"
     comparison: ClassVar[tuple[str, ...]] = ("repetend",)
     ordered: ClassVar[bool] = False
+    prover: ClassVar[str] = ""
+    baseline: ClassVar[str] = ""
+    drawn: ClassVar[bool] = False
+
+    def default_queue(self, solution: PipelineSchedule) -> str:
+        """Return "": there is no choice of execution."""
+        return ""
 
     def impossible(self, problem: PipelineProblem) -> str:
         """Why no schedule can exist; the solvers prove memory infeasible."""

@@ -27,6 +27,13 @@ class Latency:
     default_solver: ClassVar[str] = "cp-sat"
     comparison: ClassVar[tuple[str, ...]] = ("cp-sat",)
     ordered: ClassVar[bool] = True
+    prover: ClassVar[str] = "cp-sat"
+    baseline: ClassVar[str] = ""
+    drawn: ClassVar[bool] = False
+
+    def default_queue(self, solution: Placement) -> str:
+        """Return "": there is no choice of execution."""
+        return ""
 
     def impossible(self, problem: PlacementProblem) -> str:
         """Why no placement can be valid; solvers prove it where there is no simple reason."""

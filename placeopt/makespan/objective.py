@@ -28,6 +28,13 @@ class Makespan:
         "single-device", "round-robin", "m-etf", "heft", "etf", "critical-path", "edge-zeroing", "portfolio",
     )  # fmt: skip
     ordered: ClassVar[bool] = True
+    prover: ClassVar[str] = "cp-sat"
+    baseline: ClassVar[str] = "single-device"
+    drawn: ClassVar[bool] = True
+
+    def default_queue(self, solution: Placement) -> str:
+        """Queues sorted by priority where there are priorities, else first in, first out."""
+        return "fifo" if solution.priority is None else "priority"
 
     def impossible(self, problem: PlacementProblem) -> str:
         """Why no placement can be valid, "" unless a simple reason proves it."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import difflib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class InputError(ValueError):
@@ -47,3 +51,10 @@ class SolverError(RuntimeError):
 
 class ExecutionError(RuntimeError):
     """A run on a real system failed: a worker died, a kernel raised, a result was wrong; one line for a person."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint for a name that is not known: the nearest one, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names) or 'none'}"

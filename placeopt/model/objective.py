@@ -44,6 +44,9 @@ class Objective(Protocol):
     name : as in `problem.objective`. kind : type of the problem: "placement", "pipeline" or "jobs".
     default_solver : solver used when none is named. comparison : solvers that are compared when none is named.
     ordered : whether the priorities of a placement matter.
+    prover : solver whose bound proves optima, given time; "" if the bounds alone do it.
+    baseline : solver of the plainest solution, to compare with; "" if there is none.
+    drawn : whether a solution is a schedule in time, which a Gantt picture shows.
     """
 
     name: str
@@ -51,6 +54,13 @@ class Objective(Protocol):
     default_solver: str
     comparison: tuple[str, ...]
     ordered: bool
+    prover: str
+    baseline: str
+    drawn: bool
+
+    def default_queue(self, solution: Any) -> str:
+        """Execution of a solution that names none; "" where there is no choice."""
+        ...
 
     def impossible(self, problem: Any) -> str:
         """Why no solution can exist, "" unless a simple reason proves it."""

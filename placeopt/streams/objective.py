@@ -26,6 +26,13 @@ class Blocking:
     default_solver: ClassVar[str] = "feasible-first"
     comparison: ClassVar[tuple[str, ...]] = ("max-degree", "min-degree", "feasible-first")
     ordered: ClassVar[bool] = False
+    prover: ClassVar[str] = ""
+    baseline: ClassVar[str] = ""
+    drawn: ClassVar[bool] = False
+
+    def default_queue(self, solution: Episode) -> str:
+        """Return "": there is no choice of execution."""
+        return ""
 
     def impossible(self, problem: JobStreamProblem) -> str:
         """Nothing is impossible: every job may be refused."""

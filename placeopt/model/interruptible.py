@@ -1,0 +1,55 @@
+"""Long calls into compiled code that Ctrl-C can end: they run in a thread while the main thread waits for signals.
+
+A compiled library returns to Python only when it is done, and only then are signals handled; CP-SAT even takes SIGINT
+for itself and returns as if its time were over.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+def call_interruptibly(function: Callable[[], T], stop: Callable[[], object] | None = None) -> T:
+    """Return `function()`; Ctrl-C raises KeyboardInterrupt at once, however long the call takes.
+
+    Parameters
+    ----------
+    function : a call that gives up the interpreter lock while it works.
+    stop : ends the call early; without it an interrupted call is left behind in a daemon thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    answer: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answer.append(function())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="placeopt-call", daemon=True)
+    try:
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.5)
+    except KeyboardInterrupt:
+        if stop is not None:
+            stop()
+            thread.join(timeout=1.0)
+        raise
+    if failure:
+        raise failure[0]
+    return answer[0]
+
+
+def solve_interruptibly(solver: Any, model: Any, callback: Any = None) -> Any:
+    """Return `solver.solve(model, callback)` of CP-SAT; on Ctrl-C stop the search, then raise KeyboardInterrupt."""
+    solver.parameters.catch_sigint_signal = False  # after CP-SAT's own handler, SIGINT would end the process
+    return call_interruptibly(lambda: solver.solve(model, callback), solver.stop_search)
