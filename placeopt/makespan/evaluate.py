@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.makespan import simulator as kernels
+from placeopt.makespan.arrays import problem_arrays
 from placeopt.makespan.simulator import INFEASIBLE
 from placeopt.model.arrays import int_array
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.schedule import Schedule
+from placeopt.model.threads import num_threads, parallel_slices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import ArrayLike, NDArray
 
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result
     from placeopt.solving.tracker import Tracker
 
-__all__ = ["INFEASIBLE", "Evaluation", "best_queue", "evaluate", "evaluate_batch", "finish", "problem_arrays"]
+__all__ = [
+    "INFEASIBLE", "Evaluation", "best_queue", "evaluate", "evaluate_batch", "finish", "num_threads", "parallel_slices",
+    "problem_arrays",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,36 +77,6 @@ class Evaluation:
         """Start and end of every op and transfer."""
         rows = self.transfers
         return Schedule(self.placement.device, self.start, self.finish, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
-
-
-def problem_arrays(problem: PlacementProblem) -> kernels.ProblemArrays:
-    """Return the arrays that kernels take; computed once per problem."""
-    cached = problem.__dict__.get("_kernel_arrays")
-    if cached is None:
-        edge_ptr, edge_op, edge_tensor = problem.successors
-        cached = kernels.ProblemArrays(
-            compute=problem.compute,
-            indegree=np.bincount(problem.consumer, minlength=problem.num_ops).astype(np.int64),
-            edge_ptr=edge_ptr,
-            edge_op=edge_op,
-            edge_tensor=edge_tensor,
-            consumer_ptr=problem.consumer_ptr,
-            consumer=problem.consumer,
-            producer=problem.producer,
-            transfer=problem.transfer,
-            link_class=problem.link_class,
-            channel=problem.channel,
-            num_channels=problem.num_channels,
-            resident=problem.resident,
-            capacity=problem.capacity,
-            colocation=problem.colocation,
-            tensor_bytes=problem.tensor_bytes,
-            num_groups=int(problem.colocation.max()) + 1,
-            peak_memory=problem.memory == "peak",
-        )
-        cached = cached._replace(indegree=_read_only(cached.indegree))
-        problem.__dict__["_kernel_arrays"] = cached
-    return cached
 
 
 def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -216,41 +186,6 @@ def evaluate_batch(
 
     parallel_slices(run, len(table), len(table) * (problem.num_ops + problem.num_edges), threads)
     return out
-
-
-def parallel_slices(
-    run: Callable[[slice], None], count: int, work: int, threads: int | None = None
-) -> None:
-    """Call `run` on slices that cover 0..count, in threads where there is enough `work` (steps) to share.
-
-    For kernels that release the interpreter lock and write each item's result to its own place, so that the
-    outcome does not depend on the number of threads.
-    """
-    workers = num_threads() if threads is None else max(1, threads)
-    # Below about a millisecond of work, handing it to threads costs more than it saves.
-    if workers == 1 or count < 2 or work < 40_000:
-        run(slice(0, count))
-        return
-    edges = np.linspace(0, count, min(count, 4 * workers) + 1).astype(int).tolist()
-    list(_pool(workers).map(run, [slice(a, b) for a, b in pairwise(edges)]))
-
-
-def num_threads() -> int:
-    """Cores that evaluation may use: PLACEOPT_THREADS, or those available to the process."""
-    wanted = os.environ.get("PLACEOPT_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
-
-
-def _pool(workers: int) -> ThreadPoolExecutor:
-    key = (os.getpid(), workers)  # a forked child must not use its parent's threads
-    if key not in _pools:
-        _pools[key] = ThreadPoolExecutor(workers, thread_name_prefix="placeopt")
-    return _pools[key]
 
 
 def best_queue(problem: PlacementProblem, placement: Placement) -> tuple[int, str]:

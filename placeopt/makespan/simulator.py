@@ -20,6 +20,8 @@ from numba import njit
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.makespan.arrays import ProblemArrays
+
 FIFO, PRIORITY, PLANNED = 0, 1, 2
 MODES = {"fifo": FIFO, "priority": PRIORITY, "planned": PLANNED}
 INFEASIBLE = np.iinfo(np.int64).max
@@ -29,29 +31,6 @@ DEADLOCK = -1
 """Makespan of a planned order that can never be executed."""
 
 _NEVER = np.iinfo(np.int64).max
-
-
-class ProblemArrays(NamedTuple):
-    """What the kernels need of a PlacementProblem (n ops, k devices, m tensors, c link classes)."""
-
-    compute: NDArray[np.int64]  # (n, k)
-    indegree: NDArray[np.int64]  # (n,) number of input tensors
-    edge_ptr: NDArray[np.int64]  # (n + 1,) out-edges of each op
-    edge_op: NDArray[np.int64]  # (edges,) consumer
-    edge_tensor: NDArray[np.int64]  # (edges,) tensor, edges of one tensor are adjacent
-    consumer_ptr: NDArray[np.int64]  # (m + 1,)
-    consumer: NDArray[np.int64]  # (edges,)
-    producer: NDArray[np.int64]  # (m,)
-    transfer: NDArray[np.int64]  # (m, c)
-    link_class: NDArray[np.int64]  # (k, k)
-    channel: NDArray[np.int64]  # (k, k)
-    num_channels: int  # 0 without contention
-    resident: NDArray[np.int64]  # (n,)
-    capacity: NDArray[np.int64]  # (k,)
-    colocation: NDArray[np.int64]  # (n,)
-    tensor_bytes: NDArray[np.int64]  # (m,)
-    num_groups: int  # largest colocation id + 1
-    peak_memory: bool  # whether capacity bounds the dynamic peak
 
 
 class Workspace(NamedTuple):

@@ -39,10 +39,11 @@ def call_interruptibly(function: Callable[[], T], stop: Callable[[], object] | N
         thread.start()
         while thread.is_alive():
             thread.join(0.5)
-    except KeyboardInterrupt:
-        if stop is not None:
-            stop()
-            thread.join(timeout=1.0)
+    except BaseException:  # whatever the handler of a signal raises: KeyboardInterrupt for SIGINT
+        for _ in range(20):
+            if stop is not None and thread.is_alive():
+                stop()  # again and again: the call may not have begun when it is first told to stop
+                thread.join(timeout=0.05)
         raise
     if failure:
         raise failure[0]

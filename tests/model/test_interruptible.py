@@ -1,4 +1,4 @@
-"""Ctrl-C during CP-SAT, without CP-SAT: an early end is not an interruption, a signal is."""
+"""Signals during CP-SAT: an early end is not an interruption, a signal is, and none is lost afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from placeopt.solvers.exact.interrupt import solve_interruptibly
+from placeopt.model.interruptible import solve_interruptibly
 
 
 class FakeSolver:
@@ -55,8 +55,8 @@ SIGNALLED = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
-from test_interrupt import FakeSolver
-from placeopt.solvers.exact.interrupt import solve_interruptibly
+from test_interruptible import FakeSolver
+from placeopt.model.interruptible import solve_interruptibly
 solver = FakeSolver("searches")
 try:
     solve_interruptibly(solver, None)
@@ -71,3 +71,51 @@ def test_a_signal_stops_the_search():
     folder = str(Path(__file__).parent)
     done = subprocess.run([sys.executable, "-c", SIGNALLED, folder], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["interrupted", "True"], done.stderr
+
+
+REAL = """
+import os, signal, sys, threading
+from ortools.sat.python import cp_model
+from placeopt.model.interruptible import solve_interruptibly
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def raise_interrupt(*_):
+    raise KeyboardInterrupt
+
+
+signal.signal(signal.SIGTERM, raise_interrupt)
+solve_interruptibly(cp_model.CpSolver(), cp_model.CpModel())
+for name in ("SIGINT", "SIGTERM"):
+    try:
+        os.kill(os.getpid(), getattr(signal, name))
+        threading.Event().wait(20)
+    except KeyboardInterrupt:
+        print("after", name)
+    model = cp_model.CpModel()
+    n = 40
+    x = [[model.new_bool_var("") for _ in range(n - 1)] for _ in range(n)]  # pigeons: no quick proof
+    for row in x:
+        model.add(sum(row) == 1)
+    for j in range(n - 1):
+        for i in range(n):
+            for k in range(i):
+                model.add_bool_or([~x[i][j], ~x[k][j]])
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.cp_model_presolve = False
+    solver.parameters.max_time_in_seconds = 60
+    threading.Timer(0.3, os.kill, (os.getpid(), getattr(signal, name))).start()
+    try:
+        solve_interruptibly(solver, model)
+    except KeyboardInterrupt:
+        print("during", name)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_signals_reach_python_during_and_after_a_solve():
+    """After a solve SIGINT is not at its default, which would kill the process; during one it ends the search."""
+    done = subprocess.run([sys.executable, "-c", REAL], capture_output=True, text=True, timeout=120)
+    wanted = "after SIGINT during SIGINT after SIGTERM during SIGTERM"
+    assert done.stdout.split() == wanted.split(), done.stderr
