@@ -7,13 +7,13 @@ span at most 50 positions, costs 1..100, random placements.
 
 from __future__ import annotations
 
-import csv
 import time
 from pathlib import Path
 
 import numpy as np
 
 import placeopt as po
+from placeopt.experiments.studies import write_csv
 from placeopt.makespan.evaluate import warm_up
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
@@ -33,10 +33,7 @@ def main() -> None:
     for batch in (1, 4, 16, 64, 256, 1024):
         for threads in (1, 2):
             rows.append(measure(1000, 8, "fifo", "none", threads=threads, batch=batch))
-    with (HERE / "speed.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(HERE / "speed.csv", rows)
     draw(rows)
     write_page(rows)
 

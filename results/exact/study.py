@@ -11,8 +11,6 @@ files after every stage. Two CP-SAT workers throughout.
 from __future__ import annotations
 
 import argparse
-import csv
-import os
 import resource
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placeopt as po
+from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
 from placeopt.model.budget import Budget
 from placeopt.solving.registry import make_solver
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-DATA = Path(os.environ.get("PLACEOPT_DATA", ROOT.parent / "shared" / "data"))
+DATA = data_folder()
 sys.path.insert(0, str(ROOT / "tests"))
 
 from exact_instances import doppler, known_optima, random_layered  # noqa: E402 - tests/ is no package
@@ -221,7 +220,7 @@ STAGES: dict[str, Callable[[], Iterator[Job]]] = {
 def run(stage: str, again: bool, end: float) -> None:
     """Measure the rows of a stage that are missing and rewrite its file after each."""
     path = HERE / f"{stage}.csv"
-    rows = {} if again or not path.exists() else {row["instance"]: row for row in csv.DictReader(path.open())}
+    rows = {} if again or not path.exists() else {row["instance"]: row for row in read_csv(path)}
     for name, job in STAGES[stage]():
         if name in rows:
             continue
@@ -230,10 +229,7 @@ def run(stage: str, again: bool, end: float) -> None:
             return
         rows[name] = {"instance": name, **job()}
         print(f"{stage}: " + "  ".join(f"{key} {value}" for key, value in rows[name].items()), flush=True)
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[name]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows.values())
+        write_csv(path, list(rows.values()))
 
 
 def draw_tables() -> None:
@@ -243,7 +239,7 @@ def draw_tables() -> None:
         path = HERE / f"{stage}.csv"
         if not path.exists():
             continue
-        rows = list(csv.DictReader(path.open()))
+        rows = read_csv(path)
         parts.append(f"## {stage}\n\n{(jobs.__doc__ or '').strip()}\n")
         if stage == "optima":
             seconds = np.array([float(row["seconds"]) for row in rows])
@@ -256,8 +252,7 @@ def draw_tables() -> None:
             )
             rows = sorted(rows, key=lambda row: -float(row["seconds"]))[:8]
         head = list(rows[0])
-        lines = [head, ["---"] * len(head), *([row[key] for key in head] for row in rows)]
-        parts.append("".join("| " + " | ".join(line) + " |\n" for line in lines))
+        parts.append("\n".join([*markdown_table(head, [[row[key] for key in head] for row in rows]), ""]))
     (HERE / "tables.md").write_text("\n".join(parts))
 
 

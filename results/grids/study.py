@@ -6,10 +6,8 @@ temporary folder, through the same call as `placeopt bench`, with the results sy
 
 from __future__ import annotations
 
-import csv
 import json
 import os
-import resource
 import tempfile
 import time
 from pathlib import Path
@@ -19,13 +17,14 @@ import numpy as np
 from placeopt.experiments.report import write_report
 from placeopt.experiments.runner import run_study
 from placeopt.experiments.store import read_rows
+from placeopt.experiments.studies import Clock, write_csv
 from placeopt.experiments.study import Study
 
 HERE = Path(__file__).resolve().parent
 SHORT, LONG, ROWS = 1000, 60, 100_000
 
 
-class Clock:
+class CellClock:
     """A reporter that notes when cells finish."""
 
     def __init__(self) -> None:
@@ -46,10 +45,7 @@ def main() -> None:
         long = [grid(Path(folder), jobs) for jobs in (1, 2)]
         report = report_time(Path(folder) / "many")
         sync = sync_time(Path(folder) / "sync")
-    with (HERE / "overhead.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, short[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(short)
+    write_csv(HERE / "overhead.csv", short)
     write_page(short, long, report, sync)
 
 
@@ -59,7 +55,7 @@ def overhead(folder: Path, jobs: int, backend: str) -> dict[str, object]:
         name=f"short-{backend}-{jobs}", instances=["gen:vgg16"], clusters=["2xA100"],
         solvers=[{"name": "round-robin"}], seeds={"count": SHORT}, seconds=1,
     )  # fmt: skip
-    clock = Clock()
+    clock = CellClock()
     started = time.perf_counter()
     summary = run_study(study, folder, jobs=jobs, backend=backend, reporter=clock)
     assert summary.done == SHORT
@@ -104,9 +100,9 @@ def report_time(folder: Path) -> dict[str, float]:
             }  # fmt: skip
             file.write(json.dumps(row) + "\n")
     write_report(folder, folder / "warm")  # imports and fonts
-    started, before = time.perf_counter(), _cpu()
-    write_report(folder, folder / "out")
-    return {"wall": time.perf_counter() - started, "cpu": _cpu() - before}
+    with Clock() as clock:
+        write_report(folder, folder / "out")
+    return {"wall": clock.wall, "cpu": clock.cpu}
 
 
 def sync_time(path: Path) -> float:
@@ -120,11 +116,6 @@ def sync_time(path: Path) -> float:
             os.fsync(file.fileno())
             times.append(time.perf_counter() - started)
     return 1e3 * float(np.median(times))
-
-
-def _cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def write_page(short: list[dict[str, object]], long: list[dict[str, float]], report: dict[str, float], sync: float) -> None:

@@ -10,14 +10,13 @@ policy is tuned on streams with seeds of 1 000 000 and more and judged on seeds 
 
 from __future__ import annotations
 
-import csv
-import os
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
+from placeopt.experiments.studies import data_folder, read_csv, write_csv
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
 from placeopt.solvers.degree.policy_degree import PolicyDegree
@@ -25,7 +24,7 @@ from placeopt.solvers.degree.select import tuned_policy
 from placeopt.streams import Summary, load_stream, offline_bound, simulate, simulate_many
 
 HERE = Path(__file__).resolve().parent
-DATA = Path(os.environ.get("PLACEOPT_DATA", HERE.parents[1] / ".." / "shared" / "data")) / "pipedream"
+DATA = data_folder("pipedream")
 SEEDS = 24
 BETAS = "ABCD"
 LOADS = (0.5, 0.7, 0.9, 1.1, 1.3)
@@ -172,23 +171,9 @@ def speed():
 PARTS = {f.__name__: f for f in (published, uniform, consistent, poisson, poisson_consistent, short, speed)}
 
 
-def write_rows(path, rows):
-    """Write dictionaries as CSV; numbers with five digits."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()})
-
-
 def read_rows(part):
     """Return the rows of a part, empty if it has not been run."""
-    path = HERE / f"{part}.csv"
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_csv(HERE / f"{part}.csv")
 
 
 # --- tables and pictures ---------------------------------------------------------------------------------
@@ -354,7 +339,7 @@ def main(wanted):
         sys.exit(f"unknown part {unknown[0]}; known: {', '.join(PARTS)}, report")
     for name in PARTS:
         if not wanted or name in wanted:
-            write_rows(HERE / f"{name}.csv", PARTS[name]())
+            write_csv(HERE / f"{name}.csv", PARTS[name](), digits=5)
     report()
 
 

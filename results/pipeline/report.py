@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from typing import TYPE_CHECKING, Any
 
 import placeopt as po
+from placeopt.experiments.studies import markdown_table, read_csv
 from placeopt.plotting.pipeline import draw_pipeline
 from placeopt.plotting.style import COLOURS, new_figure
 from placeopt.schedules import schedule
@@ -19,21 +19,21 @@ SHAPES = ("V", "X", "K", "M", "NN")
 def write_report(folder: Path) -> None:
     """Write report.md and the pictures from whatever CSV files are there."""
     parts = ["# Pipeline schedules: measured tables", "", "Written by `study.py report`; see README.md for what it means.", ""]
-    periods = [row for devices in (4, 6, 8, 16, 32) for row in read(folder / f"periods{devices}.csv")]
+    periods = [row for devices in (4, 6, 8, 16, 32) for row in read_csv(folder / f"periods{devices}.csv")]
     if periods:
         parts += period_tables(periods)
-    solvers = read(folder / "solvers.csv")
+    solvers = read_csv(folder / "solvers.csv")
     if solvers:
         parts += solver_tables(solvers)
         solver_picture(solvers, folder / "solvers.png")
-    makespans = read(folder / "makespans.csv")
+    makespans = read_csv(folder / "makespans.csv")
     if makespans:
         parts += makespan_table(makespans)
-    models = [row for devices in (4, 8, 16, 32) for row in read(folder / f"models{devices}.csv")]
+    models = [row for devices in (4, 8, 16, 32) for row in read_csv(folder / f"models{devices}.csv")]
     if models:
         parts += model_tables(models)
         model_picture(models, folder / "models.png")
-    inference = [row for devices in (4, 8, 16, 32) for row in read(folder / f"inference{devices}.csv")]
+    inference = [row for devices in (4, 8, 16, 32) for row in read_csv(folder / f"inference{devices}.csv")]
     if inference:
         parts += inference_table(inference)
     (folder / "report.md").write_text("\n".join(parts).rstrip() + "\n")
@@ -43,18 +43,9 @@ def write_report(folder: Path) -> None:
     draw_pipeline(tight, folder / "gantt_v_three.png")
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, none if it is absent."""
-    if not path.is_file():
-        return []
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
 def table(heading: list[str], rows: list[list[Any]]) -> list[str]:
-    """Return a Markdown table."""
-    lines = ["| " + " | ".join(heading) + " |", "|" + "---|" * len(heading)]
-    return [*lines, *("| " + " | ".join(str(cell) for cell in row) + " |" for row in rows), ""]
+    """Return a Markdown table and an empty line."""
+    return [*markdown_table(heading, rows), ""]
 
 
 def period_tables(rows: list[dict[str, str]]) -> list[str]:

@@ -8,14 +8,13 @@ Each part writes a CSV file next to this one; `report` turns them into report.md
 
 from __future__ import annotations
 
-import csv
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import placeopt as po
+from placeopt.experiments.studies import Clock, write_csv
 from placeopt.model.errors import InputError
 from placeopt.schedules import choose_pipeline, schedule, schedule_result
 from placeopt.schedules.bounds import best_bound
@@ -55,31 +54,11 @@ def main(parts: list[str]) -> None:
     }  # fmt: skip
     for name in parts or [*steps, "report"]:
         if name in steps:
-            save(name, steps[name]())
+            write_csv(HERE / f"{name}.csv", steps[name]())
         else:
             from report import write_report
 
             write_report(HERE)
-
-
-def save(name: str, rows: list[dict[str, Any]]) -> None:
-    """Write rows as CSV."""
-    with (HERE / f"{name}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-class Clock:
-    """CPU and wall seconds of a block; CPU of all threads."""
-
-    def __enter__(self) -> Clock:
-        self.cpu, self.wall = -time.process_time(), -time.perf_counter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.cpu += time.process_time()
-        self.wall += time.perf_counter()
 
 
 def timed(problem: Any, solver: str, **options: Any) -> tuple[Any, Clock]:
@@ -243,7 +222,7 @@ def models(devices: int) -> list[dict[str, Any]]:
     for model in MODELS:
         cuts: dict[Any, Any] = {}
         rows += [model_row(model, devices, method, cuts) for method in METHODS]
-        save(f"models{devices}", rows)  # large models take minutes each
+        write_csv(HERE / f"models{devices}.csv", rows)  # large models take minutes each
     return rows
 
 

@@ -8,7 +8,6 @@ pictures, the transferred policy (transfer.json) and README.md beside this file.
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import placeopt as po
+from placeopt.experiments.studies import data_folder, fastest, markdown_table, read_csv, write_csv
 from placeopt.makespan.evaluate import best_queue
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
@@ -31,7 +31,7 @@ from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
 
 HERE = Path(__file__).resolve().parent
-DATA = Path(os.environ.get("PLACEOPT_DATA", HERE.parents[2] / "shared" / "data")) / "doppler"
+DATA = data_folder("doppler")
 SCALE = 1e10  # doppler's released simulator divides its times by this
 QUICK = "--quick" in sys.argv
 GRAPHS = ("chain_mm", "ffnn", "llama_block")
@@ -69,28 +69,11 @@ def main() -> None:
     for name, make in makers.items():
         if name in ("doppler", "ablation") and not DATA.is_dir():
             continue
-        parts[name] = make() if name in named or not named else saved(name)
+        parts[name] = make() if name in named or not named else read_csv(HERE / f"{name}.csv", numbers=True)
     for name, rows in parts.items():
-        with (HERE / f"{name}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(HERE / f"{name}.csv", rows)
     draw_transfer(parts["transfer"])
     write_page(parts, time.perf_counter() - began)
-
-
-def saved(name: str) -> list[Row]:
-    """Return the rows of an earlier run."""
-    def number(text: str) -> Any:
-        for kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-        return text
-
-    with (HERE / f"{name}.csv").open(newline="") as file:
-        return [{key: number(text) for key, text in row.items()} for row in csv.DictReader(file)]
 
 
 def doppler_problem(graph: str) -> po.PlacementProblem:
@@ -346,25 +329,12 @@ def throughput_table() -> list[Row]:
     return rows
 
 
-def fastest(run: Any) -> float:
-    """Return the least processor seconds of several runs (the machine is shared)."""
-    run()
-    best = np.inf
-    for _ in range(7):
-        started = time.process_time()
-        run()
-        best = min(best, time.process_time() - started)
-    return float(best)
-
-
 # --- page ------------------------------------------------------------------------------------------------
 
 
 def table(rows: list[Row], keys: list[str], heads: list[str] | None = None) -> list[str]:
     """Return a Markdown table."""
-    lines = ["| " + " | ".join(heads or keys) + " |", "|---" * len(keys) + "|"]
-    return lines + ["| " + " | ".join(f"{row[key]:g}" if isinstance(row[key], float) else str(row[key]) for key in keys) + " |"
-                    for row in rows]  # fmt: skip
+    return markdown_table(heads or keys, [[row[key] for key in keys] for row in rows])
 
 
 def write_page(parts: dict[str, list[Row]], seconds: float) -> None:

@@ -14,8 +14,6 @@ Writes comparison.csv, agreement.csv, calibration.csv, stage3.csv, agreement.png
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import math
 import time
 from dataclasses import replace
@@ -25,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placeopt as po
+from placeopt.experiments.studies import write_csv
 from placeopt.instances.sources import load_graph
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.budget import Budget
-from placeopt.model.files import write_text
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.gantt import comparison_figure
 from placeopt.plotting.style import COLOURS, GREY, new_figure
@@ -180,7 +178,7 @@ def stage_three(
         })  # fmt: skip
         print({key: round(value, 3) if isinstance(value, float) else value for key, value in rows[-1].items()}, flush=True)
         if path is not None:
-            write_table(path, rows)  # what is measured is kept, should the time run out
+            write_csv(path, rows, digits=4)  # what is measured is kept, should the time run out
     return rows
 
 
@@ -207,15 +205,6 @@ def agreement_figure(rows: list[Comparison]) -> Any:
         axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
     return figure
-
-
-def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write a CSV with four significant digits."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(rows[0])
-    writer.writerows([f"{x:.4g}" if isinstance(x, float) else x for x in row.values()] for row in rows)
-    write_text(path, stream.getvalue())
 
 
 def main() -> None:
@@ -251,15 +240,15 @@ def main() -> None:
 
 def write_part_one(graph: OpGraph, rows: list[Comparison], best: list[Measurement], learned: Calibration) -> None:
     """Write the tables and pictures of the comparison; `best` are the runs of the placement that is drawn."""
-    write_table(HERE / "comparison.csv", [
+    write_csv(HERE / "comparison.csv", [
         {"workload": row.workload, "placement": row.placement, "measured [s]": row.measured, "spread": row.spread,
-         **{f"simulated, {mode} [s]": value for mode, value in row.simulated.items()}} for row in rows])  # fmt: skip
+         **{f"simulated, {mode} [s]": value for mode, value in row.simulated.items()}} for row in rows], digits=4)  # fmt: skip
     summary = [agreement(rows, mode) for mode in MODES]
-    write_table(HERE / "agreement.csv", [
+    write_csv(HERE / "agreement.csv", [
         {"mode": entry.mode, "placements": entry.placements, "median error": entry.median_error,
          "p90 error": entry.p90_error, **{f"tau, {key}": value for key, value in entry.tau.items()}}
-        for entry in summary])  # fmt: skip
-    write_table(HERE / "calibration.csv", [learned.summary()])
+        for entry in summary], digits=4)  # fmt: skip
+    write_csv(HERE / "calibration.csv", [learned.summary()], digits=4)
     write_figure(agreement_figure(rows), HERE / "agreement.png", dpi=110)
     problem = learned.problem(graph)
     measured = min(best, key=lambda run: abs(run.makespan - _median([other.makespan for other in best])))

@@ -8,8 +8,6 @@ simulated makespans.
 
 from __future__ import annotations
 
-import csv
-import os
 import re
 import sys
 import tempfile
@@ -24,6 +22,7 @@ import placeopt as po
 from placeopt.experiments import analysis
 from placeopt.experiments.runner import run_study
 from placeopt.experiments.store import latest, read_rows
+from placeopt.experiments.studies import data_folder, fastest, read_csv, write_csv
 from placeopt.experiments.study import Study
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.study import convergence_figure
@@ -31,7 +30,7 @@ from placeopt.solving.registry import make_solver, register
 from placeopt.solving.tracker import Tracker
 
 HERE = Path(__file__).resolve().parent
-DATA = Path(os.environ.get("PLACEOPT_DATA", HERE.parents[2] / "shared" / "data")) / "doppler"
+DATA = data_folder("doppler")
 EVALUATIONS = 2400
 WORKLOADS = {
     "gen:nmt": ("2xP100", "4xP100"),
@@ -156,8 +155,7 @@ def main(quick: bool) -> None:
     if figure is not None:
         write_figure(figure, HERE / "convergence.png", dpi=110)
     if "--reuse" in sys.argv and (HERE / "doppler.csv").exists():
-        with (HERE / "doppler.csv").open() as file:
-            doppler: list[dict[str, Any]] = list(csv.DictReader(file))
+        doppler = read_csv(HERE / "doppler.csv")
     else:
         doppler = long_runs(quick) if DATA.is_dir() else []
     if doppler:
@@ -272,16 +270,6 @@ def throughput(quick: bool) -> list[dict[str, Any]]:
     return found
 
 
-def fastest(run: Any, rounds: int = 5) -> float:
-    """Return the least processor seconds of several runs (the machine is shared)."""
-    spent = []
-    for _ in range(rounds):
-        started = time.process_time()
-        run()
-        spent.append(time.process_time() - started)
-    return min(spent)
-
-
 def line_of(graph: str, label: str, runs: list[Any], bound: int) -> dict[str, Any]:
     """Return mean, extremes and mean seconds of some runs."""
     values = np.array([run.objective for run in runs]) / SCALE
@@ -291,14 +279,6 @@ def line_of(graph: str, label: str, runs: list[Any], bound: int) -> dict[str, An
         "worst": round(float(values.max()), 2),
         "mean_seconds": round(float(np.mean([run.runtime for run in runs])), 2),
     }  # fmt: skip
-
-
-def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write a table."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def write_page(

@@ -1,0 +1,91 @@
+"""What the studies in results/ share: where the instances are, tables as CSV and Markdown, clocks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.model.files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Row = dict[str, Any]
+
+
+def data_folder(name: str = "") -> Path:
+    """Return the folder of the real instances (PLACEOPT_DATA, default ../shared/data), or one in it; it may be absent."""
+    default = Path(__file__).resolve().parents[3] / "shared" / "data"
+    return Path(os.environ.get("PLACEOPT_DATA", default)) / name
+
+
+def write_csv(path: Path, rows: Sequence[Row], digits: int | None = None) -> None:
+    """Write rows as CSV, whole or not at all; the columns are those of all rows in order of appearance.
+
+    Parameters
+    ----------
+    digits : significant digits of floats; None writes them in full.
+    """
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        rounded = {key: f"{x:.{digits}g}" if isinstance(x, float) else x for key, x in row.items()} if digits else row
+        writer.writerow(rounded)
+    write_text(path, stream.getvalue())
+
+
+def read_csv(path: Path, numbers: bool = False) -> list[Row]:
+    """Return the rows of a CSV file, none if it is absent; cells are text unless `numbers` are asked for."""
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows: list[Row] = list(csv.DictReader(file))
+    return [{key: _number(text) for key, text in row.items()} for row in rows] if numbers else rows
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the lines of a Markdown table; floats in six digits."""
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in rows:
+        lines.append("| " + " | ".join(f"{cell:g}" if isinstance(cell, float) else str(cell) for cell in row) + " |")
+    return lines
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+class Clock:
+    """CPU seconds (of all threads) and wall seconds of a block."""
+
+    def __init__(self) -> None:
+        self.cpu = self.wall = 0.0
+
+    def __enter__(self) -> Clock:
+        self.cpu, self.wall = -time.process_time(), -time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu += time.process_time()
+        self.wall += time.perf_counter()
+
+
+def fastest(run: Callable[[], Any], rounds: int = 5) -> float:
+    """Return the least processor seconds of several runs (the machine is shared)."""
+    spent = []
+    for _ in range(rounds):
+        with Clock() as clock:
+            run()
+        spent.append(clock.cpu)
+    return min(spent)
