@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
+class NoCommonDeviceError(InputError):
+    """Ops that must share a device have none in common: nothing of this contiguity is feasible."""
+
+
 @dataclass(frozen=True, eq=False)
 class PeriodModel:
     """A contracted period problem with N nodes, G device types and m tensors.
@@ -132,7 +136,7 @@ def contract(
 
     Raises
     ------
-    InputError
+    NoCommonDeviceError
         If ops that must share a device have no device in common.
     """
     contiguity = problem.contiguity if contiguity is None else contiguity
@@ -185,7 +189,9 @@ def _build(
     if not allowed.any(axis=1).all():
         node = int((~allowed.any(axis=1)).argmax())
         names = [problem.op_names[v] for v in np.flatnonzero(label == node)[:3]]
-        raise InputError(f"ops {', '.join(repr(name) for name in names)} must share a device, but no device can run all of them")
+        raise NoCommonDeviceError(
+            f"ops {', '.join(repr(name) for name in names)} must share a device, but no device can run all of them"
+        )
     compute = np.zeros((2, size, num_types), dtype=np.int64)
     np.add.at(compute, (passes, label), np.where(columns == INCOMPATIBLE, 0, columns))
     resident = np.zeros(size, dtype=np.int64)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from placeopt.solvers.exact.period_dp import Stage
 
 _CLOSE = 1.25  # an incumbent within this factor of the area bound is tried at once
-_HUGE = NO_VALUE // 256
+_HUGE = NO_VALUE - 1  # no period is longer
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,17 @@ def best_chain(
     program: IdealProgram, incumbent: int | None, stop: Callable[[], bool] | None = None
 ) -> ChainOutcome:
     """Find the best chain of `program` that beats `incumbent` (ticks)."""
-    if program.model.two_pass:
-        return _best_gpipe(program, incumbent, stop)
+    find = _best_gpipe if program.model.two_pass else _best_1f1b
+    outcome = find(program, incumbent, stop)
+    if program.restricted:  # a chain of the devices that were left out may be better
+        return replace(outcome, lower_bound=min(outcome.lower_bound, program.area_bound()), complete=False)
+    return outcome
+
+
+def _best_1f1b(program: IdealProgram, incumbent: int | None, stop: Callable[[], bool] | None) -> ChainOutcome:
     last = _HUGE if incumbent is None else incumbent - 1
     lower = program.area_bound()
-    limit = last if last <= _CLOSE * lower else max(1, int(_CLOSE * lower))
+    limit = last if last <= _CLOSE * lower else int(_CLOSE * lower)
     while True:
         limit = min(limit, last)
         outcome = program.run(limit, stop=stop)

@@ -1,92 +1,75 @@
-"""`ideal-dp`: the best pipeline of ideals, proved (see `period_dp` for the recurrence)."""
+"""`ideal-dp`: the best pipeline of ideals, proved (see `period_dp` for the recurrence).
+
+References
+----------
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
+DNN Graph Operators", NeurIPS 2020, section 5.1.1.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from placeopt.model.errors import InputError
 from placeopt.model.ideals import Lattice, ideal_lattice
-from placeopt.model.placement import Placement
-from placeopt.period.bounds.combinatorial import raise_period_bounds
-from placeopt.period.contraction import contract
-from placeopt.period.evaluate import period_finish
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.linear_dp import offer_initial, search_orders
-from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
-from placeopt.solving.registry import require_objective
-from placeopt.solving.tracker import Tracker
+from placeopt.solvers.exact.linear_dp import chain_model, offer_stages, quick_bounds, search_orders
+from placeopt.solvers.exact.period_dp import IdealProgram
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from placeopt.model.budget import Budget
+    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
     from placeopt.period.contraction import PeriodModel
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
+
 
 @dataclass(frozen=True)
-class IdealDp:
+class IdealDp(SearchSolver):
     """Best chain of ideals over k accelerators and l CPUs (or more device types).
 
     For contiguity `chain` the result is proved optimal; a chain is also feasible, but not always best, for
     `convex` and `none`.
-
-    Attributes
-    ----------
-    max_ideals : refuse graphs with more ideals; the best linear order found is returned instead.
-    orders : topological orders whose best pipeline is the first incumbent.
     """
 
-    max_ideals: int = 2_000_000
-    orders: int = 4
     name: ClassVar[str] = "ideal-dp"
+    max_ideals: int = option(
+        2_000_000, low=1, meaning="ideals of the graph; with more, the best linear order found is returned"
+    )
+    orders: int = option(4, low=1, meaning="topological orders whose best pipeline is the first incumbent")
 
-    def __post_init__(self) -> None:
-        if self.max_ideals < 1:
-            raise InputError(f"max_ideals: expected at least 1, received {self.max_ideals}")
-        if self.orders < 1:
-            raise InputError(f"orders: expected at least 1, received {self.orders}")
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Prove the best chain, starting from the best one along a few orders."""
+        model = chain_model(tracker)
+        if model is None:
+            return
+        search_orders(tracker, model, self.orders)
+        quick_bounds(tracker)
+        if not tracker.stop():
+            self._prove(tracker, model)
 
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
-        """Return the best chain; `infeasible` where no chain fits the memory and compatibility."""
-        require_objective(self.name, problem, ("period",))
-        tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
-        status, message = None, ""
-        with tracker:
-            offer_initial(tracker, initial)
-            model = contract(problem, contiguity="chain")
-            search_orders(tracker, model, self.orders, np.random.default_rng(seed))
-            raise_period_bounds(tracker, seconds=0.0)
-            if not tracker.stop():
-                status, message = self._prove(tracker, model)
-        return period_finish(tracker, status=status, message=message)
-
-    def _prove(self, tracker: Tracker[Placement], model: PeriodModel) -> tuple[str | None, str]:
-        """Run the program over all ideals; return the status and message of the Result."""
+    def _prove(self, tracker: Tracker[Placement], model: PeriodModel) -> None:
+        """Run the program over all ideals."""
         lattice, enough = self._ideals(tracker, model)
         if lattice is None:
-            return None, f"more than {enough} ideals: kept the best of {self.orders} linear orders"
-        outcome = best_chain(IdealProgram(model, lattice), tracker.value, tracker.stop)
+            tracker.message = f"more than {enough} ideals: kept the best of {self.orders} linear orders"
+            return
+        program = IdealProgram(model, lattice)
+        outcome = best_chain(program, tracker.value, tracker.stop)
         tracker.count()
-        if outcome.value is not None:
-            tracker.offer(outcome.value, Placement(stage_devices(model, outcome.stages)[0]))
+        offer_stages(tracker, model, outcome)
         if tracker.problem.contiguity != "chain":
-            return None, "best chain; contiguity allows more" if outcome.complete else ""
+            tracker.message = "best chain; contiguity allows more" if outcome.complete else ""
+            return
         if outcome.complete and tracker.value is None:
-            return "infeasible", "no chain of stages fits the devices' memory and compatibility"
-        tracker.raise_bound(min(outcome.lower_bound, tracker.value or outcome.lower_bound), self.name)
+            tracker.infeasible("no chain of stages fits the devices' memory and compatibility")
+            return
+        tracker.raise_bound(outcome.lower_bound, self.name)
+        if program.restricted:
+            left_out = int((model.type_counts - program.counts).sum())
+            tracker.message = f"{left_out} devices were left out: too many device types"
         tracker.stop()
-        return None, ""
 
     def _ideals(self, tracker: Tracker[Placement], model: PeriodModel) -> tuple[Lattice | None, int]:
         """Enumerate the ideals, or return how many there are more than.

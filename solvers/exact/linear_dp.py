@@ -2,7 +2,12 @@
 
 The program of `period_dp` on a total order has n + 1 ideals instead of exponentially many. It finds the
 best pipeline whose stages are consecutive in that order; over several orders the best one is kept. The
-first order follows branches depth first, the others are random. Tarnawski et al. 2020, section 5.1.2.
+first order follows branches depth first, the others are random.
+
+References
+----------
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
+DNN Graph Operators", NeurIPS 2020, section 5.1.2.
 """
 
 from __future__ import annotations
@@ -12,85 +17,82 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.errors import InputError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.placement import Placement
-from placeopt.period.bounds.combinatorial import raise_period_bounds
-from placeopt.period.contraction import contract
-from placeopt.period.evaluate import period_finish, period_value, period_violations
+from placeopt.period.bounds.combinatorial import period_bounds
+from placeopt.period.contraction import NoCommonDeviceError, contract
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
-from placeopt.solving.registry import require_objective
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from placeopt.model.budget import Budget
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
     from placeopt.period.contraction import PeriodModel
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solvers.exact.chain_search import ChainOutcome
+    from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)
-class LinearDp:
-    """Best pipeline along topological orders.
+class LinearDp(SearchSolver):
+    """Best pipeline along topological orders; a chain is feasible for every contiguity."""
 
-    Attributes
-    ----------
-    orders : number of orders tried; the first is fixed, the rest come from the seed.
-    """
-
-    orders: int = 4
     name: ClassVar[str] = "linear-dp"
+    orders: int = option(4, low=1, meaning="orders tried; the first is fixed, the rest come from the seed")
 
-    def __post_init__(self) -> None:
-        if self.orders < 1:
-            raise InputError(f"orders: expected at least 1, received {self.orders}")
-
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
-        """Return the best pipeline along the tried orders; a chain is feasible for every contiguity."""
-        require_objective(self.name, problem, ("period",))
-        tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
-        with tracker:
-            offer_initial(tracker, initial)
-            model = contract(problem, contiguity="chain")
-            search_orders(tracker, model, self.orders, np.random.default_rng(seed))
-            raise_period_bounds(tracker, seconds=0.0)
-        return period_finish(tracker)
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Keep the best pipeline along the tried orders."""
+        model = chain_model(tracker)
+        if model is not None:
+            search_orders(tracker, model, self.orders)
+            quick_bounds(tracker)
+            tracker.stop()
 
 
-def offer_initial(tracker: Tracker[Placement], initial: Placement | None) -> None:
-    """Make `initial` the incumbent if it is feasible."""
-    if initial is not None and not period_violations(tracker.problem, initial):
-        tracker.offer(period_value(tracker.problem, initial), initial)
+def chain_model(tracker: Tracker[Placement]) -> PeriodModel | None:
+    """Contract the tracker's problem for chains; None, with the reason recorded, where there is no chain."""
+    problem = tracker.problem
+    try:
+        return contract(problem, contiguity="chain")
+    except NoCommonDeviceError as error:
+        reason = str(error)
+    try:
+        if problem.contiguity != "chain":
+            contract(problem, contiguity="none")
+            tracker.message = f"no chain: {reason}"
+            return None
+    except NoCommonDeviceError as error:
+        reason = str(error)
+    tracker.infeasible(reason)
+    return None
 
 
-def search_orders(
-    tracker: Tracker[Placement], model: PeriodModel, orders: int, generator: np.random.Generator
-) -> None:
+def quick_bounds(tracker: Tracker[Placement]) -> None:
+    """Record the bounds of the tracker's problem that take milliseconds."""
+    for method, value in period_bounds(tracker.problem, 0.0).items():
+        tracker.raise_bound(value, method)
+
+
+def search_orders(tracker: Tracker[Placement], model: PeriodModel, orders: int) -> None:
     """Offer the best pipeline along each of `orders` topological orders of a contracted `chain` model."""
-    for order in _orders(model, orders, generator):
+    for order in _orders(model, orders, tracker.rng()):
         if tracker.evaluations > 0 and tracker.stop():
             return
         along = model.renumbered(order)
         program = IdealProgram(along, linear_lattice(along.num_nodes))
         tracker.count()
         # the first answer is worth any time limit; every further one has to keep it
-        outcome = best_chain(program, tracker.value, None if tracker.value is None else tracker.stop)
-        if outcome.value is not None:
-            tracker.offer(outcome.value, Placement(stage_devices(along, outcome.stages)[0]))
+        offer_stages(tracker, along, best_chain(program, tracker.value, None if tracker.value is None else tracker.stop))
+
+
+def offer_stages(tracker: Tracker[Placement], model: PeriodModel, outcome: ChainOutcome) -> None:
+    """Offer the chain that a search found, if it found one."""
+    if outcome.value is not None:
+        tracker.offer(outcome.value, Placement(stage_devices(model, outcome.stages)[0]))
 
 
 def _orders(model: PeriodModel, count: int, generator: np.random.Generator) -> Iterator[NDArray[np.int64]]:

@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
+from math import ceil, floor, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numba
@@ -42,8 +44,8 @@ if TYPE_CHECKING:
 NO_VALUE = 2**62
 """Value of a state that cannot be reached."""
 
-_UNUSED = 1000  # back pointer: _UNUSED + g leaves one device of type g without a stage
 _FIRST_CHUNK, _CHUNK_SECONDS = 16, 0.1
+_MAX_STATES, _MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
 
 
 class DpArrays(NamedTuple):
@@ -67,12 +69,20 @@ class DpArrays(NamedTuple):
     max_replicas: NDArray[np.int64]  # (G,)
 
 
+class Limits(NamedTuple):
+    """Largest loads of a stage per pass, and of the part of it that larger stages keep, per pass and type."""
+
+    load: NDArray[np.int64]  # (P,) ticks
+    fixed: NDArray[np.int64]  # (P * G,) ticks
+
+
 class Tables(NamedTuple):
     """State of the program (I ideals, S states)."""
 
     value: NDArray[np.int64]  # (I, S)
     back_ideal: NDArray[np.int32]  # (I, S)
-    back_choice: NDArray[np.int16]  # (I, S)
+    back_type: NDArray[np.int16]  # (I, S) type of the last stage
+    back_replicas: NDArray[np.int16]  # (I, S) its devices; 0 leaves one device of the type without a stage
     alive: NDArray[np.bool_]  # (I,)
     viable: NDArray[np.bool_]  # (I, S)
 
@@ -101,12 +111,13 @@ class DpOutcome:
 
 @numba.njit(cache=True, nogil=True)
 def _rows(  # type: ignore[no-untyped-def]
-    a: DpArrays, bits, child_ptr, child_node, child_ideal, tables: Tables, first: int, last: int, limit: int, limit2: int
+    a: DpArrays, bits, child_ptr, child_node, child_ideal, tables: Tables, first: int, last: int, limits: Limits
 ) -> int:
     """Fill the rows `first`..`last`-1 of the tables with values up to `limit`; return the pairs walked."""
     one = np.uint64(1)
     n, num_types = a.banned.shape
     width = a.compute.shape[1]
+    limit, limit2 = limits.load[0], limits.load[-1]
     num_states = a.digit.shape[0]
     m = len(a.producer)
     inside = np.zeros(m, dtype=np.int64)  # consumers inside S = I - I'
@@ -195,9 +206,9 @@ def _rows(  # type: ignore[no-untyped-def]
             for g in range(num_types):
                 banned[d, g] = banned[depth, g] + a.banned[j, g]
                 sync[d, g] = sync[depth, g] + a.sync[j, g]
-                if banned[d, g] > 0 or used[d] > a.capacity[g] or fixed[d, g] > limit * a.max_replicas[g]:
+                if banned[d, g] > 0 or used[d] > a.capacity[g] or fixed[d, g] > limits.fixed[g]:
                     continue
-                if width > num_types and fixed[d, num_types + g] > limit2 * a.max_replicas[g]:
+                if width > num_types and fixed[d, num_types + g] > limits.fixed[num_types + g]:
                     continue
                 deeper = True
                 if not tables.alive[below]:
@@ -222,7 +233,8 @@ def _rows(  # type: ignore[no-untyped-def]
                             if value < row[s]:
                                 row[s] = value
                                 tables.back_ideal[ideal, s] = below
-                                tables.back_choice[ideal, s] = g * 64 + r - 1
+                                tables.back_type[ideal, s] = g
+                                tables.back_replicas[ideal, s] = r
             # `taken` falls along the path: this child keeps only smaller nodes below it.
             if deeper:
                 taken[d] = j
@@ -241,7 +253,8 @@ def _rows(  # type: ignore[no-untyped-def]
                 if a.digit[s, g] > 0 and row[s - a.stride[g]] < row[s] and tables.viable[ideal, s]:
                     row[s] = row[s - a.stride[g]]
                     tables.back_ideal[ideal, s] = ideal
-                    tables.back_choice[ideal, s] = _UNUSED + g
+                    tables.back_type[ideal, s] = g
+                    tables.back_replicas[ideal, s] = 0
             if row[s] < NO_VALUE:
                 tables.alive[ideal] = True
     return pairs
@@ -251,7 +264,7 @@ def _rows(  # type: ignore[no-untyped-def]
 def _ideal_sums(child_ptr, child_node, child_ideal, amount):  # type: ignore[no-untyped-def]
     """Sum of `amount` (Q, N) over each ideal, shape (Q, I)."""
     count = len(child_ptr) - 1
-    total = np.zeros((amount.shape[0], count), dtype=np.float64)
+    total = np.zeros((amount.shape[0], count), dtype=np.int64)
     for ideal in range(1, count):
         e = child_ptr[ideal]
         for q in range(amount.shape[0]):
@@ -272,7 +285,7 @@ class IdealProgram:
     ) -> None:
         n, num_types = model.num_nodes, model.num_types
         self.model, self.lattice = model, lattice
-        counts = model.type_counts
+        self.counts = counts = _affordable_counts(model, lattice.num_ideals)
         states = list(product(*(range(c + 1) for c in counts.tolist())))
         stride = np.ones(num_types, dtype=np.int64)
         for g in range(num_types - 2, -1, -1):
@@ -301,12 +314,18 @@ class IdealProgram:
         self.tables = Tables(
             value=np.empty((ideals, len(states)), dtype=np.int64),
             back_ideal=np.zeros((ideals, len(states)), dtype=np.int32),
-            back_choice=np.zeros((ideals, len(states)), dtype=np.int16),
+            back_type=np.zeros((ideals, len(states)), dtype=np.int16),
+            back_replicas=np.zeros((ideals, len(states)), dtype=np.int16),
             alive=np.zeros(ideals, dtype=np.bool_),
             viable=np.zeros((ideals, len(states)), dtype=np.bool_),
         )
         self._amount, self._rates = _work_rates(model)
         self._sums = _ideal_sums(lattice.child_ptr, lattice.child_node, lattice.child_ideal, self._amount)
+
+    @property
+    def restricted(self) -> bool:
+        """Whether some devices had to be left out, so that nothing is proved of the others."""
+        return bool((self.counts < self.model.type_counts).any())
 
     @property
     def nbytes(self) -> int:
@@ -315,10 +334,11 @@ class IdealProgram:
 
     def area_bound(self) -> int:
         """Ticks that every period (forward part only for "gpipe") reaches: all work spread evenly."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            full = (self._rates[:1] * self.model.type_counts).sum(axis=1)
-            value = np.where(np.isfinite(full) & (full > 0), self._amount[:1].sum(axis=1) / full, 0.0)
-        return int(np.floor(value.max() * (1 - 1e-9)))
+        rates = self._rates[0]
+        if any(rate is None for rate in rates):
+            return 0  # one type does all of it in no time
+        full = sum(rate * count for rate, count in zip(rates, self.model.type_counts.tolist(), strict=True))
+        return ceil(Fraction(int(self._amount[0].sum())) / full) if full else 0
 
     def run(
         self, limit: int, limit2: int = NO_VALUE, *, stop: Callable[[], bool] | None = None
@@ -328,7 +348,8 @@ class IdealProgram:
         `stop` is asked about ten times a second; when it answers True the run ends incomplete.
         """
         tables, lattice = self.tables, self.lattice
-        self._mark_viable(limit, limit2)
+        limits = self._limits(limit, limit2)
+        self._mark_viable(limits)
         tables.alive[:] = False
         row, chunk, pairs = 0, _FIRST_CHUNK, 0
         while row < lattice.num_ideals:
@@ -336,7 +357,7 @@ class IdealProgram:
             last = min(row + chunk, lattice.num_ideals)
             pairs += _rows(
                 self.arrays, lattice.bits, lattice.child_ptr, lattice.child_node, lattice.child_ideal, tables,
-                row, last, min(limit, NO_VALUE // 128), min(limit2, NO_VALUE // 128),
+                row, last, limits,
             )  # fmt: skip
             row = last
             spent = time.perf_counter() - begin
@@ -348,58 +369,81 @@ class IdealProgram:
             return DpOutcome(None, (), True, pairs)
         return DpOutcome(value, self._stages(), True, pairs)
 
-    def _mark_viable(self, limit: int, limit2: int) -> None:
-        """Mark the (ideal, state) pairs whose work fits the used, and the rest the unused, devices."""
-        counts, digit = self.model.type_counts, self.arrays.digit
+    def _limits(self, limit: int, limit2: int) -> Limits:
+        load = [min(x, NO_VALUE - 1) for x in (limit, limit2)[: len(self._amount) - 1]]
+        fixed = [min(x * r, NO_VALUE - 1) for x in load for r in self.arrays.max_replicas.tolist()]
+        return Limits(np.array(load, dtype=np.int64), np.array(fixed, dtype=np.int64))
+
+    def _mark_viable(self, limits: Limits) -> None:
+        """Mark the (ideal, state) pairs whose work fits the used, and the rest the unused, devices.
+
+        In whole numbers: devices hold at most their rate times their number times the limit of any amount.
+        """
+        counts, digit = self.counts, self.arrays.digit
         viable = self.tables.viable
         viable[:] = True
-        for q in range(len(self._amount)):
-            cap = float((limit, limit2, 1.0)[q])
-            if q == 2 and not np.isfinite(self._rates[q]).all():
-                finite = np.where(np.isfinite(self._rates[q]), self._rates[q], 2.0**100)
-            else:
-                finite = np.where(np.isfinite(self._rates[q]), self._rates[q], 2.0**40)
-            room = (digit @ finite) * cap * (1 + 1e-9)
-            rest = ((counts - digit) @ finite) * cap * (1 + 1e-9)
-            done = self._sums[q][:, None]
-            viable &= (done <= room) & (self._sums[q][-1] - done <= rest)
+        for q, (rates, done) in enumerate(zip(self._rates, self._sums, strict=True)):
+            total = int(done[-1])
+            limit = int(limits.load[q]) if q < len(limits.load) else 1  # bytes have their capacity as rate
+            room = np.zeros(len(digit), dtype=np.int64)
+            rest = np.zeros(len(digit), dtype=np.int64)
+            for g, rate in enumerate(rates):
+                held = [total if rate is None else min(total, floor(rate * d * limit)) for d in range(int(counts[g]) + 1)]
+                most = np.array(held, dtype=np.int64)
+                room = np.minimum(total, room + most[digit[:, g]])
+                rest = np.minimum(total, rest + most[counts[g] - digit[:, g]])
+            viable &= (done[:, None] <= room) & (total - done[:, None] <= rest)
 
     def _stages(self) -> tuple[Stage, ...]:
         tables, lattice, n = self.tables, self.lattice, self.model.num_nodes
         ideal, state = lattice.num_ideals - 1, len(self.arrays.digit) - 1
         stages: list[Stage] = []
         while ideal > 0:
-            choice, below = int(tables.back_choice[ideal, state]), int(tables.back_ideal[ideal, state])
-            if choice >= _UNUSED:
-                state -= int(self.arrays.stride[choice - _UNUSED])
+            g, r = int(tables.back_type[ideal, state]), int(tables.back_replicas[ideal, state])
+            if r == 0:
+                state -= int(self.arrays.stride[g])
                 continue
-            g, r = choice // 64, choice % 64 + 1
+            below = int(tables.back_ideal[ideal, state])
             nodes = np.flatnonzero(lattice.members(ideal, n) & ~lattice.members(below, n))
             stages.append(Stage(nodes, g, r))
             ideal, state = below, state - r * int(self.arrays.stride[g])
         return tuple(reversed(stages))
 
 
-def _work_rates(model: PeriodModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return amounts (3, N) and rates (3, G): load L on a device of type g holds at most rate * L of each.
+def _work_rates(model: PeriodModel) -> tuple[NDArray[np.int64], list[list[Fraction | None]]]:
+    """Return amounts (P + 1, N) and rates per amount and type: load L on a device holds at most rate * L of each.
 
-    Amount 0 and 1 are the ticks of pass 0 and 1 on type 0 (0 for nodes it cannot run), amount 2 is bytes,
-    whose rate is the capacity.
+    The first amounts are the ticks of each pass on type 0 (0 for nodes it cannot run); a rate of None has no
+    limit: the type does some of it in no time. The last amount is bytes, whose rate is the capacity.
     """
-    n, num_types = model.num_nodes, model.num_types
-    amount = np.zeros((3, n))
-    rate = np.full((3, num_types), np.inf)
     passes = model.compute if model.two_pass else model.compute.sum(axis=0, keepdims=True)
-    for q in range(len(passes)):
-        amount[q] = np.where(model.allowed[:, 0], passes[q, :, 0], 0)
-        for g in range(num_types):
-            runs = model.allowed[:, g] & (amount[q] > 0)
-            with np.errstate(divide="ignore"):
-                ratio = amount[q][runs] / passes[q][runs, g]
-            rate[q, g] = ratio.max() if ratio.size else 1.0
-    amount[2] = model.resident
-    rate[2] = model.capacity.astype(np.float64)
-    return amount, rate
+    amounts = [np.where(model.allowed[:, 0], ticks[:, 0], 0) for ticks in passes]
+    rates: list[list[Fraction | None]] = []
+    for amount, ticks in zip(amounts, passes, strict=True):
+        row: list[Fraction | None] = []
+        for g in range(model.num_types):
+            runs = model.allowed[:, g] & (amount > 0)
+            pairs = set(zip(amount[runs].tolist(), ticks[runs, g].tolist(), strict=True))
+            free = any(time == 0 for _, time in pairs)
+            row.append(None if free else max((Fraction(*pair) for pair in pairs), default=Fraction(0)))
+        rates.append(row)
+    rates.append([Fraction(int(capacity)) for capacity in model.capacity])
+    return np.stack([*amounts, model.resident]), rates
+
+
+def _affordable_counts(model: PeriodModel, num_ideals: int) -> NDArray[np.int64]:
+    """Devices of each type that the program may use: all, unless their states are too many for the tables.
+
+    The slowest ones are left out first, those that some node needs last.
+    """
+    counts = model.type_counts
+    most = min(_MAX_STATES, max(2, _MAX_CELLS // num_ideals))
+    slow = np.where(model.allowed, model.total, model.total.max()).astype(np.float64).sum(axis=0)
+    while prod(c + 1 for c in counts.tolist()) > most:
+        spare = [g for g in np.flatnonzero(counts).tolist()
+                 if counts[g] > 1 or model.allowed[:, (counts > 0) & (np.arange(len(counts)) != g)].any(axis=1).all()]  # fmt: skip
+        counts[max(spare or np.flatnonzero(counts).tolist(), key=lambda g: (slow[g], g))] -= 1
+    return counts
 
 
 def stage_devices(model: PeriodModel, stages: tuple[Stage, ...]) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:

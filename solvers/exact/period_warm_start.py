@@ -14,7 +14,7 @@ from placeopt.model.placement import Placement
 from placeopt.period.contraction import contract
 from placeopt.period.evaluate import INFEASIBLE, period_batch
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.linear_dp import offer_initial, search_orders
+from placeopt.solvers.exact.linear_dp import search_orders
 from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
 from placeopt.solvers.exact.period_local_search import anneal_period
 
@@ -44,7 +44,7 @@ def enough_cycles(seconds: float, choices: int, cycles: int) -> int | None:
 
 
 def warm_start(
-    tracker: Tracker[Placement], initial: Placement | None, *, seconds: float, seed: int, ideals: bool = True
+    tracker: Tracker[Placement], *, seconds: float, seed: int, ideals: bool = True
 ) -> str:
     """Offer good placements to `tracker` within about `seconds`; return why there is none, if so.
 
@@ -59,7 +59,6 @@ def warm_start(
     def stop() -> bool:
         return tracker.elapsed >= deadline or tracker.stop()
 
-    offer_initial(tracker, initial)
     try:
         free = contract(problem, contiguity="none")
     except InputError as error:
@@ -69,7 +68,7 @@ def warm_start(
     except InputError:
         chain = None  # fused cycles fit no device: there is no chain, but perhaps something else
     if chain is not None and chain.num_nodes <= _MAX_NODES:
-        search_orders(tracker, chain, _ORDERS, np.random.default_rng(seed))
+        search_orders(tracker, chain, _ORDERS)
         if ideals and problem.contiguity != "chain" and not stop():
             _all_ideals(tracker, chain, stop)
     if problem.contiguity == "none" and not stop() and free.num_nodes > 1 and problem.num_devices > 1:

@@ -1,0 +1,58 @@
+"""Every solver and bound of the period against the best of all placements by the definition."""
+
+from __future__ import annotations
+
+import brute_force
+import numpy as np
+import pytest
+
+from placeopt.model.budget import Budget
+from placeopt.model.problem import PlacementProblem
+from placeopt.solving.registry import make_solver
+
+pytestmark = pytest.mark.jit
+
+
+@pytest.mark.parametrize(
+    ("compute", "fields", "optimum"),
+    [
+        ([[0, 0], [1, 0]], {"pipeline": "gpipe", "backward": [False, True]}, 0),
+        ([[10, 4, 0], [18, 16, 15], [5, 18, 11]], {"pipeline": "gpipe", "backward": [False, True, True]}, 15),
+        ([[1, 2], [2**50, 0], [2, 2], [4, 2]], {}, 3),
+        ([[2**60], [2**60]], {}, 2**61),
+    ],
+)
+def test_work_that_takes_no_time_on_another_type(compute, fields, optimum):
+    """A limit on work per tick has no number where a type does it in no time: once, these optima were pruned."""
+    problem = PlacementProblem.from_edges(compute, [], objective="period", **fields)
+    result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
+    assert (result.value, result.lower_bound, result.status) == (optimum, optimum, "optimal")
+
+
+@pytest.mark.parametrize("devices", [17, 40])
+def test_many_device_types(devices):
+    """Seventeen types have states of their own; forty leave devices out and prove nothing of them."""
+    table = np.random.default_rng(devices).integers(1, 20, (3, devices))
+    problem = PlacementProblem.from_edges(table, [(0, 1, 1), (1, 2, 1)], objective="period")
+    result = make_solver("ideal-dp").solve(problem, Budget(), seed=0)
+    assert result.lower_bound <= result.value
+    assert (result.status == "optimal") == (devices == 17)
+    assert ("left out" in result.message) == (devices == 40)
+
+
+@pytest.mark.parametrize("solver", ["ideal-dp", "linear-dp"])
+def test_random_problems(solver):
+    """No value below the best of all placements, no bound above it, and a chain that ideal-dp proves is the best."""
+    for seed in range(400):
+        tiny = brute_force.draw(seed)
+        best = tiny.best()
+        result = make_solver(solver).solve(tiny.problem(), Budget(), seed=0)
+        if best is None:
+            assert result.value is None, seed
+            assert result.status in ("infeasible", "unknown"), seed
+            continue
+        assert result.status != "infeasible", seed
+        assert result.lower_bound <= best, seed
+        assert result.value is None or result.value >= best, seed
+        if solver == "ideal-dp" and tiny.contiguity == "chain":
+            assert (result.value, result.status) == (best, "optimal"), seed
