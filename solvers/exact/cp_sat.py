@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.model.objective import objective_of
 from placeopt.solving.registry import require_objective
 from placeopt.solving.tracker import Tracker
 
@@ -76,12 +77,17 @@ class CpSat:
         """Search for the best placement and prove it; an evaluation is a conflict of the CP-SAT search."""
         if problem.objective != "makespan":
             require_objective(self.name, problem, ("makespan", "period", "latency"))
-            solve: Callable[..., Result[Placement]]
+            search_part: Callable[..., None]
             if problem.objective == "period":
-                from placeopt.solvers.exact.period_cp_sat import solve_period as solve
+                from placeopt.solvers.exact.period_cp_sat import search_period as search_part
             else:
-                from placeopt.solvers.exact.latency_cp_sat import solve_latency as solve
-            return solve(self, problem, budget, seed=seed, initial=initial, on_progress=on_progress)
+                from placeopt.solvers.exact.latency_cp_sat import search_latency as search_part
+            tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
+            with tracker:
+                if initial is not None:
+                    tracker.offer(objective_of(problem).value(problem, initial)[0], initial)
+                search_part(self, problem, tracker)
+            return tracker.result(status="infeasible" if tracker.reason else None, message=tracker.reason)
         return self._solve_makespan(problem, budget, seed, initial, on_progress)
 
     def _solve_makespan(

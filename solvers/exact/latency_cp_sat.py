@@ -24,71 +24,35 @@ import numpy as np
 
 from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import raise_flow_bound
-from placeopt.latency.evaluate import (
-    latency_arrays,
-    latency_finish,
-    latency_value,
-    latency_violations,
-    offer_latency,
-    placement_slots,
-)
+from placeopt.latency.evaluate import latency_arrays, offer_latency, placement_slots
+from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.problem import INCOMPATIBLE
-from placeopt.solvers.exact.interrupt import solve_interruptibly
 from placeopt.solvers.exact.latency_warm_start import warm_start
 from placeopt.solvers.exact.period_warm_start import warm_seconds
-from placeopt.solving.registry import require_objective
-from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
-    from placeopt.model.budget import Budget
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solvers.exact.period_cp_sat import CpSatSettings
+    from placeopt.solving.tracker import Tracker
 
 _FLOW_SHARE = 0.3  # of the time, for the bound by flows
 MAX_GRID = 2**40
 """Horizons above this are solved on a coarser grid (floored, so that bounds stay proofs)."""
 
 
-def solve_latency(
-    solver: Any,
-    problem: PlacementProblem,
-    budget: Budget,
-    *,
-    seed: int,
-    initial: Placement | None = None,
-    on_progress: OnProgress | None = None,
-) -> Result[Placement]:
-    """Minimise the latency of `problem` with CP-SAT from the best of several heuristics.
-
-    Parameters
-    ----------
-    solver : its `name`, `num_workers` and `warm_start` are read where it has them.
-    """
-    require_objective(solver.name, problem, ("latency",))
-    tracker: Tracker[Placement] = Tracker(solver.name, problem, budget, seed=seed, on_progress=on_progress)
-    status, message = None, ""
-    with tracker:
-        latency_arrays(problem)
-        for method, value in latency_bounds(problem, 0.0).items():
-            tracker.raise_bound(value, method)
-        if initial is not None and not latency_violations(problem, initial):
-            tracker.offer(latency_value(problem, initial), initial)
-        raise_flow_bound(tracker, seconds=_FLOW_SHARE * tracker.seconds_left)
-        if getattr(solver, "warm_start", True) and not tracker.stop():
-            warm_start(tracker, seconds=warm_seconds(tracker), seed=seed)
-        if not tracker.stop():
-            status = LatencyCpModel(problem, tracker.value).solve(
-                tracker, seed=seed, num_workers=int(getattr(solver, "num_workers", 2)),
-                log=bool(getattr(solver, "log", False)),
-            )  # fmt: skip
-            if status == "infeasible":
-                message = "no placement fits the devices' memory, compatibility and colocation"
-    return latency_finish(tracker, status=status, message=message)
+def search_latency(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    """Minimise the latency with CP-SAT from the bound by flows and the best of several heuristics."""
+    for method, value in latency_bounds(problem, 0.0).items():
+        tracker.raise_bound(value, method)
+    raise_flow_bound(tracker, seconds=_FLOW_SHARE * tracker.seconds_left)
+    if settings.warm_start and not tracker.stop():
+        warm_start(tracker, seconds=warm_seconds(tracker))
+    if not tracker.stop():
+        LatencyCpModel(problem, tracker.value).solve(settings, tracker)
 
 
 class LatencyCpModel:
@@ -273,15 +237,15 @@ class LatencyCpModel:
 
     # --- solving ---------------------------------------------------------------------------------------
 
-    def solve(self, tracker: Tracker[Placement], *, seed: int, num_workers: int, log: bool = False) -> str | None:
-        """Run CP-SAT until proof or the end of the budget; return "infeasible" if that is proved."""
+    def solve(self, settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
+        """Run CP-SAT until proof or the end of the budget."""
         from ortools.sat.python import cp_model
 
         solver = cp_model.CpSolver()
         parameters = solver.parameters
-        parameters.num_workers = num_workers
-        parameters.random_seed = seed
-        parameters.log_search_progress = log
+        parameters.num_workers = settings.num_workers
+        parameters.random_seed = tracker.seed % 2**31
+        parameters.log_search_progress = settings.log
         parameters.linearization_level = 2
         if np.isfinite(tracker.seconds_left):
             parameters.max_time_in_seconds = max(0.01, tracker.seconds_left)
@@ -293,21 +257,21 @@ class LatencyCpModel:
         if code == cp_model.MODEL_INVALID:
             raise RuntimeError(f"CP-SAT refused the model: {self.cp.validate()}")
         if code == cp_model.INFEASIBLE:
-            return "infeasible" if tracker.value is None else None
+            tracker.infeasible("no placement fits the devices' memory, compatibility and colocation")
+            return
         if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             self.offer(tracker, solver.value)
         self.raise_bound(tracker, solver.best_objective_bound)
         if tracker.budget.evaluations is not None:
             tracker.count(int(solver.num_conflicts))
         tracker.stop()
-        return None
 
     def raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
         """Record the bound of the model on the fine grid: at most one unit per slot is not time."""
         if np.isfinite(bound) and bound > 0:
             slots = len(self.accelerators) * self.problem.slots
             ticks = -(-max(0, int(np.ceil(bound - 1e-6)) - slots) // self.factor) * self.grid
-            tracker.raise_bound(ticks if tracker.value is None else min(ticks, tracker.value), "cp-sat")
+            tracker.raise_bound(ticks, "cp-sat")
 
     def offer(self, tracker: Tracker[Placement], value: Any) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""

@@ -13,9 +13,8 @@ import numba
 import numpy as np
 
 from placeopt.latency.evaluate import LatencyArrays, _latency, latency_arrays, offer_latency, placement_slots
-from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
-from placeopt.period.contraction import contract
+from placeopt.period.contraction import NoCommonDeviceError, contract
 from placeopt.period.evaluate import INFEASIBLE
 from placeopt.solvers.exact.period_warm_start import enough_cycles
 
@@ -34,7 +33,7 @@ _CYCLES, _MAX_NODES = 4, 1_000
 _SERIAL = 0.01  # weight of the mean slot duration in the energy: tells plateaus of the critical path apart
 
 
-def warm_start(tracker: Tracker[Placement], *, seconds: float, seed: int) -> None:
+def warm_start(tracker: Tracker[Placement], *, seconds: float) -> None:
     """Offer good placements to `tracker` within about `seconds`."""
     problem = tracker.problem
     deadline = tracker.elapsed + seconds
@@ -45,7 +44,7 @@ def warm_start(tracker: Tracker[Placement], *, seconds: float, seed: int) -> Non
     _offer(tracker, _all_in_pool(problem))
     try:
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
-    except InputError:
+    except NoCommonDeviceError:
         chain = None
     if chain is not None and chain.num_nodes <= _MAX_NODES:
         _offer(tracker, _segments(problem, chain))
@@ -53,7 +52,7 @@ def warm_start(tracker: Tracker[Placement], *, seconds: float, seed: int) -> Non
             _offer(tracker, _pipeline(problem, chain))
     if tracker.solution is not None and not stop():
         cycles = enough_cycles(seconds, problem.num_ops * problem.num_devices, _CYCLES)
-        _anneal(tracker, stop, seed, cycles)
+        _anneal(tracker, stop, cycles)
 
 
 def _offer(tracker: Tracker[Placement], device: NDArray[np.int64] | None) -> None:
@@ -253,7 +252,7 @@ def _anneal_cycle(  # type: ignore[no-untyped-def]
     return best_value
 
 
-def _anneal(tracker: Tracker[Placement], stop: Callable[[], bool], seed: int, cycles: int | None) -> None:
+def _anneal(tracker: Tracker[Placement], stop: Callable[[], bool], cycles: int | None) -> None:
     problem = tracker.problem
     assert tracker.solution is not None
     arrays = latency_arrays(problem)
@@ -270,7 +269,7 @@ def _anneal(tracker: Tracker[Placement], stop: Callable[[], bool], seed: int, cy
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
     near_ptr = np.searchsorted(pairs[:, 0], np.arange(len(groups) + 1))
     near = np.ascontiguousarray(pairs[:, 1])
-    generator = np.random.default_rng(seed)
+    generator = tracker.rng()
     device = tracker.solution.device.astype(np.int64)
     slot = placement_slots(problem, tracker.solution).astype(np.int64)
     pool = problem.io_class < 0

@@ -23,60 +23,39 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.placement import Placement
-from placeopt.period.contraction import contract
-from placeopt.period.evaluate import INFEASIBLE, order_edges, period_batch, period_finish
+from placeopt.period.contraction import NoCommonDeviceError, contract
+from placeopt.period.evaluate import INFEASIBLE, order_edges, period_batch
 from placeopt.solvers.exact.period_cp_sat import prepare
-from placeopt.solving.registry import require_objective
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.budget import Budget
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
 
 _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Milp:
-    """Period by mixed-integer programming: any contiguity, 1F1B and GPipe, unrelated devices.
+class Milp(SearchSolver):
+    """Period by mixed-integer programming: any contiguity, 1F1B and GPipe, unrelated devices."""
 
-    Attributes
-    ----------
-    warm_start : find an incumbent by dynamic programming and annealing first.
-    log : print HiGHS' own log.
-    """
-
-    warm_start: bool = True
-    log: bool = False
     name: ClassVar[str] = "milp"
+    warm_start: bool = option(True, meaning="find an incumbent by dynamic programming and annealing first")
+    log: bool = option(False, meaning="print HiGHS' own log")
 
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
-        """Minimise the period; the time limit is that of HiGHS, which cannot be interrupted."""
-        require_objective(self.name, problem, ("period",))
-        tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
-        status, message = None, ""
-        with tracker:
-            message = prepare(tracker, initial, seed=seed, heuristics=self.warm_start)
-            if message:
-                status = "infeasible"
-            elif not tracker.stop():
-                program = PeriodProgram(problem, tracker.value, tracker.lower_bound)
-                if program.solve(tracker, log=self.log) == "infeasible" and tracker.value is None:
-                    status = "infeasible"
-                    message = "no placement fits the devices' memory, compatibility, colocation and contiguity"
-        return period_finish(tracker, status=status, message=message)
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Minimise the period; the time limit is that of HiGHS."""
+        if not prepare(tracker, heuristics=self.warm_start) or tracker.stop():
+            return
+        try:
+            program = PeriodProgram(problem, tracker.value, tracker.lower_bound)
+        except NoCommonDeviceError as error:
+            tracker.infeasible(str(error))
+            return
+        program.solve(tracker, log=self.log)
 
 
 class _Rows:
@@ -212,8 +191,8 @@ class PeriodProgram:
                 terms = [(int(self.x[u, a]), 1.0), (int(self.x[v, b]), 1.0), (before[a, b], -1.0)]
                 self.rows.add(terms, -np.inf, 1.0)
 
-    def solve(self, tracker: Tracker[Placement], *, log: bool = False) -> str:
-        """Run HiGHS for the rest of the budget; return "infeasible", "optimal" or "stopped"."""
+    def solve(self, tracker: Tracker[Placement], *, log: bool = False) -> None:
+        """Run HiGHS for the rest of the budget."""
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_matrix
 
@@ -233,14 +212,14 @@ class PeriodProgram:
         )
         tracker.count()
         if answer.status == 2:
-            return "infeasible"
+            tracker.infeasible("no placement fits the devices' memory, compatibility, colocation and contiguity")
+            return
         if answer.x is not None:
             self._offer(tracker, answer.x)
         bound = getattr(answer, "mip_dual_bound", None)
         if bound is not None and np.isfinite(bound):
             self._raise_bound(tracker, float(bound))
         tracker.stop()
-        return "optimal" if answer.status == 0 else "stopped"
 
     def _offer(self, tracker: Tracker[Placement], values: NDArray[np.float64]) -> None:
         device = self.model.expand(values[self.x].argmax(axis=1))

@@ -20,29 +20,23 @@ from __future__ import annotations
 
 import itertools
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from placeopt.model.errors import InputError
+from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.placement import Placement
-from placeopt.period.bounds.combinatorial import column_bound, raise_period_bounds
-from placeopt.period.contraction import contract
-from placeopt.period.evaluate import INFEASIBLE, order_edges, period_batch, period_finish, period_loads
-from placeopt.solvers.exact.interrupt import solve_interruptibly
-from placeopt.solvers.exact.linear_dp import offer_initial
+from placeopt.period.bounds.combinatorial import column_bound, period_bounds
+from placeopt.period.contraction import NoCommonDeviceError, contract
+from placeopt.period.evaluate import INFEASIBLE, order_edges, period_batch, period_loads
 from placeopt.solvers.exact.period_warm_start import improve, warm_seconds, warm_start
-from placeopt.solving.registry import require_objective
-from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
-    from placeopt.model.budget import Budget
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
 
 MAX_GRID = 2**40
 """Sums of ticks above this are solved on a coarser grid (floored, so that bounds stay proofs)."""
@@ -50,87 +44,68 @@ MAX_GRID = 2**40
 _FIRST_SHARE, _COLUMN_SHARE, _IMPROVE_SHARE = 0.12, 0.4, 0.3
 
 
-def solve_period(
-    solver: Any,
-    problem: PlacementProblem,
-    budget: Budget,
-    *,
-    seed: int,
-    initial: Placement | None = None,
-    on_progress: OnProgress | None = None,
-) -> Result[Placement]:
-    """Minimise the period of `problem` with CP-SAT.
+class CpSatSettings(Protocol):
+    """What the models read of the solver that runs them."""
 
-    Parameters
-    ----------
-    solver : its `name`, and `num_workers` where it has one, are read.
-    budget : the warm start takes at most a quarter of its seconds; CP-SAT runs for the rest.
-    """
-    require_objective(solver.name, problem, ("period",))
-    tracker: Tracker[Placement] = Tracker(solver.name, problem, budget, seed=seed, on_progress=on_progress)
-    status, message = None, ""
-    with tracker:
-        message = prepare(tracker, initial, seed=seed, heuristics=bool(getattr(solver, "warm_start", True)))
-        if message:
-            status = "infeasible"
-        elif not tracker.stop():
-            status = _prove(solver, tracker, seed)
-            if status == "infeasible":
-                message = "no placement fits the devices' memory, compatibility, colocation and contiguity"
-    return period_finish(tracker, status=status, message=message)
+    @property
+    def num_workers(self) -> int:
+        """Threads."""
+        ...
+
+    @property
+    def log(self) -> bool:
+        """Whether to print CP-SAT's own log."""
+        ...
+
+    @property
+    def warm_start(self) -> bool:
+        """Whether to start from heuristics."""
+        ...
 
 
-def solve(
-    solver: Any,
-    problem: PlacementProblem,
-    budget: Budget,
-    *,
-    seed: int,
-    initial: Placement | None = None,
-    on_progress: OnProgress | None = None,
-) -> Result[Placement]:
-    """Minimise the period or the latency of `problem` with CP-SAT."""
-    if problem.objective == "latency":
-        from placeopt.solvers.exact.latency_cp_sat import solve_latency
-
-        return solve_latency(solver, problem, budget, seed=seed, initial=initial, on_progress=on_progress)
-    return solve_period(solver, problem, budget, seed=seed, initial=initial, on_progress=on_progress)
+def search_period(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    """Minimise the period with CP-SAT; the warm start takes at most a quarter of the time."""
+    if prepare(tracker, heuristics=settings.warm_start) and not tracker.stop():
+        _prove(settings, tracker)
 
 
-def prepare(
-    tracker: Tracker[Placement], initial: Placement | None, *, seed: int, heuristics: bool = True
-) -> str:
-    """Find a first incumbent and quick bounds; return why there is no placement, if that is clear."""
+def prepare(tracker: Tracker[Placement], *, heuristics: bool = True) -> bool:
+    """Find quick bounds and a first incumbent; False if there is no placement at all."""
     try:
-        raise_period_bounds(tracker, seconds=min(2.0, 0.2 * tracker.seconds_left))
-    except InputError as error:
-        return str(error)
-    if not heuristics:
-        offer_initial(tracker, initial)
-        return ""
-    return warm_start(tracker, initial, seconds=warm_seconds(tracker), seed=seed)
+        for method, value in period_bounds(tracker.problem, min(2.0, 0.2 * tracker.seconds_left)).items():
+            tracker.raise_bound(value, method)
+    except NoCommonDeviceError as error:
+        tracker.infeasible(str(error))
+        return False
+    if heuristics:
+        warm_start(tracker, seconds=warm_seconds(tracker))
+    return True
 
 
-def _prove(solver: Any, tracker: Tracker[Placement], seed: int) -> str | None:
+def _prove(settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
     """Run CP-SAT shortly, then the price bound, annealing where that left a gap, CP-SAT for the rest of the time."""
-    workers, log = int(getattr(solver, "num_workers", 2)), bool(getattr(solver, "log", False))
     left = tracker.seconds_left
-    for seconds in (_FIRST_SHARE * left, np.inf):
-        seconds = min(seconds, tracker.seconds_left)
+    short = _FIRST_SHARE * left
+    _solve_whole(settings, tracker, short)
+    if np.isinf(left) or tracker.stop():
+        return
+    _bound_and_anneal(tracker, _COLUMN_SHARE * left)
+    if not tracker.stop():
+        improve(tracker, seconds=_IMPROVE_SHARE * left)
+    if not tracker.stop():
+        _solve_whole(settings, tracker, tracker.seconds_left)
+
+
+def _solve_whole(settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> None:
+    try:
         model = PeriodCpModel(tracker.problem, tracker.value, tracker.lower_bound)
-        status = model.solve(tracker, seconds=seconds, seed=seed, num_workers=workers, log=log)
-        if status is not None or np.isinf(left) or tracker.stop():
-            return status
-        if seconds < _FIRST_SHARE * left * 1.01:
-            _bound_and_anneal(tracker, _COLUMN_SHARE * left, seed)
-            if not tracker.stop():
-                improve(tracker, seconds=_IMPROVE_SHARE * left, seed=seed)
-            if tracker.stop():
-                return None
-    return None
+    except NoCommonDeviceError as error:  # of a chain: the nodes of a circle have no device in common
+        tracker.infeasible(str(error))
+        return
+    model.solve(settings, tracker, seconds)
 
 
-def _bound_and_anneal(tracker: Tracker[Placement], seconds: float, seed: int) -> None:
+def _bound_and_anneal(tracker: Tracker[Placement], seconds: float) -> None:
     """Prove the bound by prices on one thread while annealing improves the incumbent on another."""
     found: list[int] = []
     errors: list[Exception] = []
@@ -144,7 +119,7 @@ def _bound_and_anneal(tracker: Tracker[Placement], seconds: float, seed: int) ->
 
     thread = Thread(target=prove, daemon=True)  # Ctrl-C does not wait for it
     thread.start()
-    improve(tracker, seconds=seconds, seed=seed + 1, walks=1, done=lambda: not thread.is_alive())
+    improve(tracker, seconds=seconds, salt=1, walks=1, done=lambda: not thread.is_alive())
     thread.join()
     if errors:
         raise errors[0]
@@ -322,19 +297,17 @@ class PeriodCpModel:
 
     # --- solving ---------------------------------------------------------------------------------------
 
-    def solve(
-        self, tracker: Tracker[Placement], *, seconds: float, seed: int, num_workers: int, log: bool = False
-    ) -> str | None:
-        """Run CP-SAT until proof or the end of the budget; return "infeasible" if that is proved."""
+    def solve(self, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> None:
+        """Run CP-SAT until proof or the end of the budget."""
         from ortools.sat.python import cp_model
 
         solver = cp_model.CpSolver()
         parameters = solver.parameters
-        parameters.num_workers = num_workers
-        parameters.random_seed = seed
+        parameters.num_workers = settings.num_workers
+        parameters.random_seed = tracker.seed % 2**31
         parameters.linearization_level = 2
         parameters.symmetry_level = 2
-        parameters.log_search_progress = log
+        parameters.log_search_progress = settings.log
         if np.isfinite(seconds):
             parameters.max_time_in_seconds = max(0.01, seconds)
         if tracker.budget.evaluations is not None:
@@ -343,8 +316,8 @@ class PeriodCpModel:
             self._hint(tracker.solution.device)
         code = solve_interruptibly(solver, self.cp, _callback(self, tracker))
         if code == cp_model.INFEASIBLE:
-            # The incumbent satisfies the model, so with one this cannot be.
-            return "infeasible" if tracker.value is None else None
+            tracker.infeasible("no placement fits the devices' memory, compatibility, colocation and contiguity")
+            return
         if code != cp_model.MODEL_INVALID:
             self._raise_bound(tracker, solver.best_objective_bound)
             if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -354,12 +327,11 @@ class PeriodCpModel:
         if tracker.budget.evaluations is not None:
             tracker.count(int(solver.num_conflicts))
         tracker.stop()
-        return None
 
     def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
         if np.isfinite(bound):
             ticks = int(np.ceil(bound - 1e-6)) * self.grid
-            tracker.raise_bound(ticks if tracker.value is None else min(ticks, tracker.value), "cp-sat")
+            tracker.raise_bound(ticks, "cp-sat")
 
     def offer(self, tracker: Tracker[Placement], rows: list[list[int]]) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""
@@ -419,4 +391,4 @@ def _callback(model: PeriodCpModel, tracker: Tracker[Placement]) -> Any:
     return Callback()
 
 
-__all__ = ["PeriodCpModel", "prepare", "solve", "solve_period"]
+__all__ = ["CpSatSettings", "PeriodCpModel", "prepare", "search_period"]

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.errors import InputError
 from placeopt.model.ideals import ideal_lattice
 from placeopt.model.placement import Placement
-from placeopt.period.contraction import contract
+from placeopt.period.contraction import NoCommonDeviceError, contract
 from placeopt.period.evaluate import INFEASIBLE, period_batch
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.linear_dp import search_orders
@@ -44,9 +43,9 @@ def enough_cycles(seconds: float, choices: int, cycles: int) -> int | None:
 
 
 def warm_start(
-    tracker: Tracker[Placement], *, seconds: float, seed: int, ideals: bool = True
-) -> str:
-    """Offer good placements to `tracker` within about `seconds`; return why there is none, if so.
+    tracker: Tracker[Placement], *, seconds: float, ideals: bool = True
+) -> None:
+    """Offer good placements to `tracker` within about `seconds`.
 
     Parameters
     ----------
@@ -59,13 +58,10 @@ def warm_start(
     def stop() -> bool:
         return tracker.elapsed >= deadline or tracker.stop()
 
-    try:
-        free = contract(problem, contiguity="none")
-    except InputError as error:
-        return str(error)
+    free = contract(problem, contiguity="none")
     try:
         chain: PeriodModel | None = contract(problem, contiguity="chain")
-    except InputError:
+    except NoCommonDeviceError:
         chain = None  # fused cycles fit no device: there is no chain, but perhaps something else
     if chain is not None and chain.num_nodes <= _MAX_NODES:
         search_orders(tracker, chain, _ORDERS)
@@ -73,15 +69,14 @@ def warm_start(
             _all_ideals(tracker, chain, stop)
     if problem.contiguity == "none" and not stop() and free.num_nodes > 1 and problem.num_devices > 1:
         cycles = enough_cycles(seconds, free.num_nodes * problem.num_devices, _CYCLES)
-        _anneal(tracker, free, stop, seed, cycles)
-    return ""
+        _anneal(tracker, free, stop, cycles)
 
 
 def improve(
     tracker: Tracker[Placement],
     *,
     seconds: float,
-    seed: int,
+    salt: int = 0,
     walks: int = 2,
     done: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -92,6 +87,7 @@ def improve(
 
     Parameters
     ----------
+    salt : added to the seed, so that calls differ.
     done : asked between rounds; they end when it answers True.
     """
     problem = tracker.problem
@@ -105,7 +101,7 @@ def improve(
             if model.num_nodes < 2:
                 return
             walk = partial(_walk, tracker, model, first, min(end, tracker.elapsed + _TURN_SECONDS))
-            found = pool.map(walk, [seed + 1000 * (walks * turn + i) for i in range(walks)])
+            found = pool.map(walk, [tracker.seed + salt + 1000 * (walks * turn + i) for i in range(walks)])
             tracker.count(walks)
             ticks, device = min(found, key=lambda pair: pair[0])
             if int(period_batch(problem, device[None, :])[0]) < INFEASIBLE:
@@ -144,7 +140,7 @@ def _all_ideals(tracker: Tracker[Placement], chain: PeriodModel, stop) -> None: 
             tracker.offer(outcome.value, Placement(stage_devices(chain, outcome.stages)[0]))
 
 
-def _anneal(tracker: Tracker[Placement], model: PeriodModel, stop, seed: int, cycles: int | None) -> None:  # type: ignore[no-untyped-def]
+def _anneal(tracker: Tracker[Placement], model: PeriodModel, stop, cycles: int | None) -> None:  # type: ignore[no-untyped-def]
     problem = tracker.problem
     if tracker.solution is None:
         device = _balanced(model)
@@ -163,7 +159,7 @@ def _anneal(tracker: Tracker[Placement], model: PeriodModel, stop, seed: int, cy
         return stop()
 
     anneal_period(
-        model, device, value, lower_bound=tracker.lower_bound, seed=seed, cycles=cycles,
+        model, device, value, lower_bound=tracker.lower_bound, seed=tracker.seed, cycles=cycles,
         stop=counting_stop, offer=offer,
     )  # fmt: skip
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import brute_force
+import random
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.solving.registry import make_solver
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "attack"))
+
+from brute_force import best_period
+from case import draw
+from compare import problem_of
 
 pytestmark = pytest.mark.jit
 
@@ -44,9 +53,9 @@ def test_many_device_types(devices):
 def test_random_problems(solver):
     """No value below the best of all placements, no bound above it, and a chain that ideal-dp proves is the best."""
     for seed in range(400):
-        tiny = brute_force.draw(seed)
-        best = tiny.best()
-        result = make_solver(solver).solve(tiny.problem(), Budget(), seed=0)
+        case = draw(random.Random(seed), "period")
+        best = best_period(case)
+        result = make_solver(solver).solve(problem_of(case), Budget(), seed=0)
         if best is None:
             assert result.value is None, seed
             assert result.status in ("infeasible", "unknown"), seed
@@ -54,5 +63,5 @@ def test_random_problems(solver):
         assert result.status != "infeasible", seed
         assert result.lower_bound <= best, seed
         assert result.value is None or result.value >= best, seed
-        if solver == "ideal-dp" and tiny.contiguity == "chain":
+        if solver == "ideal-dp" and case.contiguity == "chain":
             assert (result.value, result.status) == (best, "optimal"), seed
