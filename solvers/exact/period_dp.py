@@ -348,6 +348,8 @@ class IdealProgram:
         `stop` is asked about ten times a second; when it answers True the run ends incomplete.
         """
         tables, lattice = self.tables, self.lattice
+        if min(limit, limit2) < 0:
+            return DpOutcome(None, (), True, 0)
         limits = self._limits(limit, limit2)
         self._mark_viable(limits)
         tables.alive[:] = False
