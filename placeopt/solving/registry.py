@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.errors import InputError, Refused
+from placeopt.model.errors import InputError, Refused, SolverError, did_you_mean
+from placeopt.model.files import one_line
+from placeopt.solving.options import declared_options
+from placeopt.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +28,9 @@ class SolverSpec:
     kind : "placement", "pipeline" or "jobs".
     objectives : objectives of that problem type that the solver accepts.
     search : whether it uses a budget (False: it stops by itself).
+    paper : what it implements: authors, title, venue and year; "" where there is no paper.
+    use : when to use it, in one line.
+    broken : why the class of a plug-in cannot be used, "" if it can.
     """
 
     name: str
@@ -33,6 +39,9 @@ class SolverSpec:
     objectives: tuple[str, ...]
     summary: str
     search: bool = True
+    paper: str = ""
+    use: str = ""
+    broken: str = ""
 
 
 SPEC_MODULES = (
@@ -97,18 +106,21 @@ def _known() -> dict[str, SolverSpec]:
 
 
 def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
-    """Describe a solver of another package; its class may carry `kind`, `objectives` and a docstring."""
+    """Describe a solver of another package; its class may carry `kind`, `objectives`, `paper`, `use` and a docstring."""
     try:
         cls = point.load()
-    except Exception as error:
-        raise InputError(f"solver '{point.name}' of entry point {point.value} cannot be imported: {error}") from error
-    return SolverSpec(
-        point.name,
-        point.value,
-        getattr(cls, "kind", "placement"),
-        tuple(getattr(cls, "objectives", ("makespan",))),
-        (cls.__doc__ or "").strip().split("\n")[0],
-    )
+        return SolverSpec(
+            point.name,
+            point.value,
+            str(getattr(cls, "kind", "placement")),
+            tuple(getattr(cls, "objectives", ("makespan",))),
+            (cls.__doc__ or "").strip().split("\n")[0],
+            paper=str(getattr(cls, "paper", "")),
+            use=str(getattr(cls, "use", "")),
+        )
+    except Exception as error:  # one broken package must not disable the others
+        words = f"cannot be imported from {point.value}: {type(error).__name__}: {one_line(str(error))}"
+        return SolverSpec(point.name, point.value, "placement", (), f"broken: {words}", broken=words)
 
 
 def solver_class(name: str, kind: str = "placement") -> type:
@@ -117,19 +129,47 @@ def solver_class(name: str, kind: str = "placement") -> type:
     Raises
     ------
     InputError
-        If there is none; the message lists the names.
+        If there is none; the message names the nearest one.
+    SolverError
+        If it belongs to a plug-in that cannot be imported.
     """
     spec = _known().get(name)
     if spec is None or spec.kind != kind:
         table = specs(kind)  # now with the entry points of other packages, which take longer to find
-        if name not in table:
-            raise InputError(f"solver '{name}' is not known for {kind} problems; known: {', '.join(sorted(table))}")
-        spec = table[name]
-    target = spec.target
-    if target in _classes:
-        return _classes[target]
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+        spec = table.get(name) or next((s for s in specs().values() if s.name == name and s.broken), None)
+        if spec is None:
+            raise InputError(f"solver '{name}' is not known for {kind} problems; {did_you_mean(name, sorted(table))}")
+    if spec.broken:
+        raise SolverError(f"solver '{name}' {spec.broken}")
+    if spec.target in _classes:
+        return _classes[spec.target]
+    return _attribute(spec.target)
+
+
+def _attribute(target: str) -> Any:
+    """Import "module:Class.inner"."""
+    module, _, path = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def solver_version(name: str, kind: str = "placement") -> str:
+    """Return the version of a solver: its class attribute `version`, else the version of the package it comes from."""
+    cls = solver_class(name, kind)
+    declared = getattr(cls, "version", None)
+    if isinstance(declared, str | int | float):
+        return str(declared)
+    package = cls.__module__.partition(".")[0]
+    if package == "placeopt":
+        return __version__
+    for distribution in importlib.metadata.packages_distributions().get(package, ()):
+        return f"{distribution} {importlib.metadata.version(distribution)}"
+    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        if point.name == name and point.dist is not None:
+            return f"{point.dist.name} {point.dist.version}"
+    return ""
 
 
 def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
@@ -139,16 +179,27 @@ def make_solver(name: str, kind: str = "placement", **options: Any) -> Solver:
     ------
     InputError
         If the name or an option is unknown, or an option has the wrong type.
+    SolverError
+        If the class cannot be imported or made: a broken plug-in.
     """
     cls = solver_class(name, kind)
-    known = {field.name: field for field in fields(cls)}
+    known = declared_options(cls)
     for key in options:
         if key not in known:
-            raise InputError(f"solver '{name}' has no option '{key}'; its options: {', '.join(known) or 'none'}")
+            raise InputError(f"solver '{name}' has no option '{key}'; {did_you_mean(key, known)}")
     try:
-        return cls(**options)  # type: ignore[no-any-return]
+        solver = cls(**options)
+    except InputError:
+        raise
     except TypeError as error:
-        raise InputError(f"solver '{name}': {error}") from error
+        if options:
+            raise InputError(f"solver '{name}': {error}") from error
+        raise SolverError(f"solver '{name}' cannot be made without options: {error}") from error
+    except Exception as error:
+        raise SolverError(f"solver '{name}' cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(getattr(solver, "name", None), str):
+        raise SolverError(f"solver '{name}' ({cls.__module__}:{cls.__qualname__}) has no attribute `name`")
+    return solver  # type: ignore[no-any-return]
 
 
 def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:

@@ -6,11 +6,14 @@ judges what came back, whoever wrote the solver. Nothing else calls a solver's o
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InfeasiblePlacementError, InputError, Refused, SolverError
+from placeopt.model.files import one_line
 from placeopt.model.objective import Finished, Objective, objective_of
+from placeopt.model.result import STOP_REASONS
 from placeopt.solving.registry import accepted_objectives
 from placeopt.solving.tracker import Tracker
 
@@ -55,6 +58,7 @@ def run(
     measured = getattr(solver, "measure", None) is not None  # bounds hold for the model, not for the caller's clock
     if initial is not None:
         _offer_initial(tracker, objective, initial, measured)
+        tracker.initial = tracker.value, initial
     with tracker:
         reason = objective.impossible(problem)
         if reason:
@@ -63,7 +67,7 @@ def run(
             report = objective.bounds(problem, 0.0, upper=_ticks(tracker.value)) if bound is True else bound
             tracker.raise_bound(report.value, report.method)
         if not reason:
-            _search(solver, tracker, initial)
+            _search(solver, tracker, objective, initial, measured)
     return _conclude(tracker, objective, measured)
 
 
@@ -92,9 +96,7 @@ def run_part(
         evaluations = max(1, tracker.evaluations_left)
     part = Budget(seconds, evaluations, tracker.budget.target if target is None else target)
     try:
-        result = run(
-            tracker.problem, solver, part, seed=tracker.seed, initial=initial, on_progress=_forward(tracker)
-        )
+        result = run(tracker.problem, solver, part, seed=tracker.seed, initial=initial, on_progress=_forward(tracker))
     except Refused:
         return None
     if adopt:
@@ -137,47 +139,75 @@ def _offer_initial(tracker: Tracker[Any], objective: Objective, initial: Any, me
     tracker.offer(value, initial)
 
 
-def _search(solver: Any, tracker: Tracker[Any], initial: Any) -> None:
+def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool) -> None:
     """Call the solver's own search, or the `solve` of one that keeps to the protocol only."""
     try:
         if hasattr(solver, "search"):
+            proved = tracker.lower_bound, tracker.bound_method
             solver.search(tracker.problem, tracker)
-            return
-        result = solver.solve(
-            tracker.problem, tracker.budget, seed=tracker.seed, initial=initial, on_progress=tracker.on_progress
-        )
-    except (InputError, SolverError):
+            if not _ours(solver) and tracker.lower_bound > proved[0]:
+                _refuse_claim(tracker, tracker.lower_bound)
+                tracker.lower_bound, tracker.bound_method = proved
+        else:
+            result = solver.solve(
+                tracker.problem, tracker.budget, seed=tracker.seed, initial=initial, on_progress=tracker.on_progress
+            )
+            _adopt_foreign(solver, tracker, objective, result, measured)
+    except (InputError, SolverError) as error:
+        if isinstance(error, SolverError):
+            error.partial = _partial(tracker, objective, measured) or error.partial
         raise
-    except Exception as error:
-        partial = None if tracker.value is None else tracker.result()
-        raise SolverError(f"solver '{solver.name}' raised {type(error).__name__}: {error}", partial) from error
-    _adopt_foreign(solver, tracker, result)
+    except (Exception, SystemExit) as error:
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # Ctrl-C inside compiled code
+            raise KeyboardInterrupt from error
+        words = one_line(f"{type(error).__name__}: {error}", 160)
+        partial = _partial(tracker, objective, measured)
+        raise SolverError(f"solver '{tracker.solver}' raised {words}", partial) from error
 
 
-def _adopt_foreign(solver: Any, tracker: Tracker[Any], result: Any) -> None:
+def _partial(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any] | None:
+    """Return what a search had found before it failed, judged; None if that is nothing that holds."""
+    tracker.stop_reason = "interrupted"
+    try:
+        return None if tracker.value is None else _conclude(tracker, objective, measured)
+    except SolverError:
+        return None
+
+
+def _adopt_foreign(solver: Any, tracker: Tracker[Any], objective: Objective, result: Any, measured: bool) -> None:
     """Take a solution from a solver that graded itself; its value is found here, its bound is a claim."""
     solution = getattr(result, "solution", None)
-    tracker.count(int(getattr(result, "evaluations", 0) or 0))
-    tracker.stop_reason = getattr(result, "stop_reason", "converged")
-    tracker.message = getattr(result, "message", "")
-    if getattr(result, "status", "") == "infeasible" and _ours(solver):
-        tracker.infeasible(tracker.message or "proved by the solver")
+    tracker.count(max(0, int(getattr(result, "evaluations", 0) or 0)))
+    reason = getattr(result, "stop_reason", "")
+    tracker.stop_reason = reason if reason in STOP_REASONS else "converged"
+    tracker.message = str(getattr(result, "message", ""))
     claimed = getattr(result, "lower_bound", 0)
     if _ours(solver):
+        if result.status == "infeasible":
+            tracker.infeasible(tracker.message or "proved by the solver")
         tracker.raise_bound(claimed, result.bound_method)
-    elif claimed > 0:
-        tracker.message = f"its own bound of {claimed} ticks is a claim, not proved here. {tracker.message}".strip()
+    elif isinstance(claimed, int | float | Fraction) and claimed > 0:
+        _refuse_claim(tracker, claimed)
     if solution is None:
         return
-    if getattr(solver, "measure", None) is not None:
+    if measured:
         tracker.offer(result.value, solution)
         return
-    finished = objective_of(tracker.problem).finish(tracker.problem, solution)
+    finished = _finish(tracker, objective, solution, measured)
     if finished.value is None:
-        raise SolverError(f"solver '{solver.name}' returned a solution that is not valid: {finished.violations[0]}")
+        raise SolverError(f"solver '{tracker.solver}' returned a solution that is not valid: {finished.violations[0]}")
     if getattr(result, "objective", finished.value) != finished.value:
-        tracker.message = f"it claimed {result.objective} ticks; its solution has {finished.value}. {tracker.message}"
+        tracker.message = (
+            f"it claimed {result.objective} ticks; its solution has {finished.value}. {tracker.message}".strip()
+        )
     tracker.offer(finished.value, solution)
+
+
+def _refuse_claim(tracker: Tracker[Any], claimed: Any) -> None:
+    """Say that the bound of somebody else's solver is not taken on trust."""
+    tracker.message = f"its own bound of {claimed} ticks is a claim, not proved here. {tracker.message}".strip()
+    if tracker.stop_reason == "proved":
+        tracker.stop_reason = "converged"
 
 
 def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any]:
@@ -193,10 +223,11 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         return tracker.result(
             message=tracker.message or "no solution found satisfies every constraint; none was proved impossible"
         )
-    if measured:
-        finished = Finished(tracker.value, "", tuple(objective.judge(tracker.problem, solution)))
-    else:
-        finished = objective.finish(tracker.problem, solution)
+    finished = _finish(tracker, objective, solution, measured)
+    start, first = tracker.initial or (None, None)
+    if finished.value is not None and start is not None and finished.value > start:
+        solution = first  # a solver that is wrong about its values is still never worse
+        finished = _finish(tracker, objective, solution, measured)
     if finished.value is None or finished.violations:
         raise SolverError(f"solver '{tracker.solver}' found a solution that is not valid: {finished.violations[0]}")
     if finished.value < tracker.lower_bound:
@@ -205,12 +236,24 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
             f"({tracker.bound_method}) exceeds the value {finished.value} of a valid solution: one of them is wrong"
         )
     tracker.offer(finished.value, solution)
+    tracker.trace = [p for p in tracker.trace if p.incumbent is None or p.incumbent >= finished.value]
     return tracker.result(
         queue=finished.queue,
         solution=solution,
         objective=finished.value,
         objective_name="measured" if measured else objective.name,
     )
+
+
+def _finish(tracker: Tracker[Any], objective: Objective, solution: Any, measured: bool) -> Finished:
+    """Value and judge a solution; what cannot even be looked at is the solver's fault."""
+    try:
+        if measured:
+            return Finished(tracker.value, "", tuple(objective.judge(tracker.problem, solution)))
+        return objective.finish(tracker.problem, solution)
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        words = one_line(f"{type(error).__name__}: {error}", 160)
+        raise SolverError(f"solver '{tracker.solver}' found something that is no solution ({words})") from error
 
 
 def _ours(solver: Any) -> bool:

@@ -32,6 +32,7 @@ class Tracker(Generic[SolutionT]):
     value : value of the incumbent in ticks (a Fraction for a pipeline whose period per micro-batch is no whole number),
         None without one.
     solution : the incumbent; at the start of a search the initial solution, if there is one.
+    initial : value and solution that the run was given to start from, None without one.
     reason : why the problem has no solution, "" unless that is proved.
     message : one line a person should read.
     """
@@ -50,6 +51,7 @@ class Tracker(Generic[SolutionT]):
         self.started = time.perf_counter()
         self.value: int | None = None
         self.solution: SolutionT | None = None
+        self.initial: tuple[int | None, SolutionT] | None = None
         self.lower_bound: int = 0
         self.bound_method = "none"
         self.evaluations = 0
