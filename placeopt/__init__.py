@@ -3,7 +3,7 @@
     import placeopt as po
     problem = po.load("onnx:inception_v1", cluster="4xA100")
     result = po.solve(problem, seconds=10)
-    report = po.verify(problem, result.solution)
+    report = po.verify(problem, result)
 
 Everything is imported on first use, so that `import placeopt` is quick.
 """
@@ -45,7 +45,7 @@ _EXPORTS = {
     "placement_violations": "makespan.judge",
     "schedule_violations": "makespan.judge",
     "bound": "solving.bound",
-    "verify": "certify.certificate",
+    "verify": "certify.verify",
     "load": "api",
     "solve": "api",
     "make_cluster": "instances.clusters",
@@ -62,7 +62,7 @@ __all__ = ["__version__", *_EXPORTS, *_MODULES, *_ALIASES]
 if TYPE_CHECKING:
     from placeopt import experiments, instances, plotting, schedules, solvers, streams
     from placeopt.api import load, solve
-    from placeopt.certify.certificate import verify
+    from placeopt.certify.verify import verify
     from placeopt.instances.clusters import make_cluster
     from placeopt.instances.generators import generate
     from placeopt.instances.readers import read_graph

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 from exact_instances import doppler, random_layered
 
-from placeopt.certify.certificate import Certificate, recheck, verify
+from placeopt.certify.certificate import Certificate, digest
+from placeopt.certify.verify import recheck, verify
 from placeopt.io.placement_file import write_placement
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
+from placeopt.schedules.problem import load_pipeline
 from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run
 
 
 @pytest.fixture
@@ -70,7 +73,7 @@ def test_recheck(problem, tmp_path):
     forged = {**report.to_dict(), "lower_bound": report.value + 5}
     assert any("lower bound" in line for line in recheck(forged, problem, best, seconds=1))
     other = Placement(1 - best.device, best.priority)
-    assert "another placement" in recheck(report, problem, other, seconds=1)[0]
+    assert "another solution" in recheck(report, problem, other, seconds=1)[0]
     assert "another problem" in recheck(report, random_layered(12, 2, 1), best, seconds=1)[0]
 
 
@@ -91,9 +94,102 @@ def test_bad_certificates_are_refused():
     with pytest.raises(InputError, match="placeopt-certificate"):
         Certificate.from_dict({"value": 3})
     with pytest.raises(InputError, match="'problem' is missing"):
-        Certificate.from_dict({"format": "placeopt-certificate", "version": 1})
+        Certificate.from_dict({"format": "placeopt-certificate", "version": 2})
     with pytest.raises(InputError, match="version"):
         Certificate.from_dict({"format": "placeopt-certificate", "version": 99})
+
+
+def written(problem, placement):
+    """Return a certificate as it is read from a file."""
+    return json.loads(json.dumps(verify(problem, placement, seconds=0).to_dict()))
+
+
+def tampered(value):
+    """Return another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, str):
+        return value + "x"
+    if isinstance(value, list):
+        return [*value, "another"]
+    if isinstance(value, dict):
+        return {**value, "another": "1.0" if "python" in value else 1}
+    return 7  # None
+
+
+def noticed(forged, problem, placement):
+    """Whether a certificate is refused in one line, or differences are found."""
+    try:
+        return bool(recheck(forged, problem, placement, seconds=0))
+    except InputError as refusal:
+        return "\n" not in str(refusal)
+
+
+FIELDS = sorted(verify(random_layered(6, 2, 0), Placement(np.zeros(6, dtype=np.int64)), seconds=0).to_dict())
+
+
+@pytest.mark.parametrize("key", FIELDS)
+def test_every_changed_field_is_noticed(key):
+    """Whatever is changed in a certificate, it is refused or reported; unchanged it holds."""
+    problem, placement = random_layered(6, 2, 0), Placement(np.zeros(6, dtype=np.int64))
+    data = written(problem, placement)
+    assert recheck(data, problem, placement, seconds=0) == []
+    assert noticed({**data, key: tampered(data[key])}, problem, placement)
+    assert noticed({name: value for name, value in data.items() if name != key}, problem, placement)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["problem", "problem_hash", "solution_hash", "objective", "violations", "value", "queue", "lower_bound", "bounds",
+     "better", "problem_infeasible", "tick_seconds", "status", "gap", "seconds", "feasible"],
+)  # fmt: skip
+def test_a_new_digest_does_not_hide_a_forgery(key):
+    """Whoever forges a claim and its digest too is found out by what is computed again."""
+    problem, placement = random_layered(6, 2, 0), Placement(np.zeros(6, dtype=np.int64))
+    data = written(problem, placement)
+    forged = {**data, key: tampered(data[key]) if key != "better" else data["value"] + 3}
+    if key == "bounds":
+        forged[key] = {**data["bounds"], data["bound_method"]: data["value"] + 1}
+    forged["digest"] = digest({name: value for name, value in forged.items() if name != "digest"})
+    assert noticed(forged, problem, placement)
+
+
+def test_a_result_is_verified_in_its_own_execution():
+    """A value proved in planned execution is verified in it, from the Result and from its file."""
+    problem = PlacementProblem.from_edges([[1, 1], [9, 99], [1, 99], [20, 20]], [(0, 2, 1), (2, 3, 0)])
+    start = Placement([1, 0, 0, 1], priority=[0, 2, 1, 3])
+    result = run(problem, make_solver("single-device"), Budget(seconds=20), initial=start)
+    assert result.queue == "planned"
+    found = verify(problem, result, seconds=0)
+    assert (found.value, found.queue) == (result.value, result.queue)
+
+
+def test_a_result_of_another_problem_is_refused():
+    """A result says which problem it solves; verifying it for another one is a mistake."""
+    first, second = random_layered(6, 2, 0), random_layered(6, 2, 1)
+    result = run(first, make_solver("heft"), Budget(seconds=5))
+    with pytest.raises(InputError, match="another problem"):
+        verify(second, result, seconds=0)
+
+
+@pytest.mark.parametrize("solver", ["1f1b", "repetend"])
+def test_pipelines_are_verified(solver):
+    """A schedule of a pipeline is judged, valued and bounded; a late block is a violation."""
+    problem = load_pipeline("shape:V?devices=2&memory=2")
+    result = run(problem, make_solver(solver, "pipeline"), Budget(seconds=20))
+    report = verify(problem, result, seconds=1)
+    assert report.feasible
+    assert (report.value, report.status) == (result.value, "optimal" if result.value == report.lower_bound else "feasible")
+    assert recheck(json.loads(json.dumps(report.to_dict())), problem, result, seconds=1) == []
+
+
+def test_a_solution_of_another_type_is_one_line():
+    """A placement is no schedule of a pipeline."""
+    with pytest.raises(InputError, match="expected a solution") as refusal:
+        verify(load_pipeline("shape:V?devices=2"), Placement([0, 0]), seconds=0)
+    assert "\n" not in str(refusal.value)
 
 
 def test_known_optimum_without_search(data):

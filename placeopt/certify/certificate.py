@@ -1,116 +1,119 @@
-"""Verify a placement from any source and certify how far from optimal it can be at most.
+"""The record of what is proved about one solution.
 
-A certificate states whether the placement is valid, its value, a proven lower bound and hence its gap. It
-carries the hashes of the problem and of the placement and the versions used, so that it can be checked
-again later.
+A certificate states whether the solution is valid, its value, a proven lower bound and hence its gap. It carries the
+hashes of the problem and of the solution and the versions used, so that it can be checked again later. What it claims
+is under a digest; what follows from its claims is recomputed when it is read.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
-import time
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, fields, is_dataclass
+from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
-from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from placeopt.model.problem import PlacementProblem
-
-FORMAT, FORMAT_VERSION = "placeopt-certificate", 1
+FORMAT, FORMAT_VERSION = "placeopt-certificate", 2
 LIBRARIES = ("placeopt", "ortools", "numpy", "scipy", "numba")
+
+Ticks = int | Fraction
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is proved about one placement.
+    """What is proved about one solution.
 
     Attributes
     ----------
-    feasible : whether the placement meets every constraint; `violations` lists those it breaks, in words.
-    value : its objective in ticks under the execution `queue` ("" where the objective has none), None if
-    invalid. lower_bound, bound_method : ticks that no placement beats, and the method that proved it.
-    bounds : ticks per method that was run. status : "optimal" if value and bound meet, "feasible", or
-    "infeasible" for a placement that is not valid. better : value of a better placement found on the way,
-    None if none was. problem_infeasible : why no placement of the problem can be valid, "" unless that is
-    proved.
+    objective : what is minimised, as the problem names it.
+    feasible : whether the solution meets every constraint; `violations` lists those it breaks, in words.
+    value : ticks under the execution `queue` ("" where there is no choice), None if invalid. lower_bound,
+    bound_method : ticks that no solution beats, and the method that proved it. bounds : ticks per method that was run.
+    better : value of a better solution found on the way, None if none was. problem_infeasible : why no solution of the
+    problem can be valid, "" unless that is proved.
     """
 
     problem: str
     problem_hash: str
-    placement_hash: str
+    solution_hash: str
     objective: str
-    feasible: bool
     violations: tuple[str, ...]
-    value: int | None
+    value: Ticks | None
     queue: str
-    lower_bound: int
+    lower_bound: Ticks
     bound_method: str
-    bounds: dict[str, int]
-    status: str
-    better: int | None = None
+    bounds: dict[str, Ticks]
+    better: Ticks | None = None
     problem_infeasible: str = ""
     tick_seconds: float = 1e-9
     runtime: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for key in ("value", "lower_bound", "better"):
+            number = getattr(self, key)
+            if isinstance(number, Fraction) and number.denominator == 1:
+                object.__setattr__(self, key, int(number))
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the solution breaks no constraint."""
+        return not self.violations
+
+    @property
+    def status(self) -> str:
+        """Whether value and bound meet: "optimal" or "feasible"; "infeasible" for a solution that is not valid."""
+        if self.value is None:
+            return "infeasible"
+        return "optimal" if self.lower_bound == self.value else "feasible"
+
+    @property
+    def seconds(self) -> float | None:
+        """The value in seconds."""
+        return None if self.value is None else float(self.value) * self.tick_seconds
+
     @property
     def gap(self) -> float | None:
-        """(value - lower_bound) / value, 0 when optimal; None for an invalid placement."""
+        """(value - lower_bound) / value, 0 when optimal; None for an invalid solution."""
         if self.value is None:
             return None
-        return 0.0 if self.value == 0 else (self.value - self.lower_bound) / self.value
+        return 0.0 if self.value == 0 else float((self.value - self.lower_bound) / self.value)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the certificate as plain JSON values."""
-        return {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "problem": self.problem,
-            "problem_hash": self.problem_hash,
-            "placement_hash": self.placement_hash,
-            "objective": self.objective,
-            "feasible": self.feasible,
-            "violations": list(self.violations),
-            "value": self.value,
-            "seconds": None if self.value is None else self.value * self.tick_seconds,
-            "queue": self.queue,
-            "lower_bound": self.lower_bound,
-            "bound_method": self.bound_method,
-            "bounds": dict(self.bounds),
-            "gap": self.gap,
-            "status": self.status,
-            "better": self.better,
-            "problem_infeasible": self.problem_infeasible,
-            "tick_seconds": self.tick_seconds,
-            "runtime": self.runtime,
-            "versions": dict(self.versions),
-        }
+        """Return the certificate as plain JSON values, with its digest."""
+        data: dict[str, Any] = {"format": FORMAT, "version": FORMAT_VERSION}
+        for item in fields(self):
+            data[item.name] = _plain(getattr(self, item.name))
+        data.update({key: getattr(self, key) for key in DERIVED})
+        for key in ("value", "lower_bound", "better"):
+            if isinstance(getattr(self, key), Fraction):
+                data[f"{key}_exact"] = str(getattr(self, key))
+        return {**data, "digest": digest(data)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str = "certificate") -> Certificate:
-        """Read a certificate back.
+        """Read a certificate back; `alterations` says whether it is as it was written.
 
         Raises
         ------
         InputError
-            If it is not a certificate, of another version, or a field is missing or of the wrong type.
+            If it is not a certificate, of another version, or a field is missing, unknown or of the wrong type.
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise InputError(
-                f'{where}: expected "format": "{FORMAT}"; write one with placeopt verify --out FILE'
-            )
+            raise InputError(f'{where}: expected "format": "{FORMAT}"; write one with placeopt verify --out FILE')
         if data.get("version") != FORMAT_VERSION:
-            raise InputError(f"{where}: expected version {FORMAT_VERSION}, received {data.get('version')}")
+            raise InputError(f"{where}: expected version {FORMAT_VERSION}, received {data.get('version')!r:.20}: "
+                             "write it again with placeopt verify --out FILE")  # fmt: skip
         values: dict[str, Any] = {}
         for key, kinds in _FIELDS.items():
             if key not in data:
@@ -118,24 +121,43 @@ class Certificate:
             if not isinstance(data[key], kinds) or (isinstance(data[key], bool) and bool not in kinds):
                 raise InputError(f"{where}: field '{key}' has the wrong type: {data[key]!r:.40}")
             values[key] = data[key]
+        unknown = set(data) - set(_FIELDS) - {*DERIVED, "format", "version", "digest", *_EXACT}
+        if unknown:
+            raise InputError(f"{where}: unknown field '{min(unknown):.40}'")
+        for key in _EXACT.intersection(data):
+            if not isinstance(data[key], str) or not re.fullmatch(r"[0-9]{1,19}/[1-9][0-9]{0,18}", data[key]):
+                raise InputError(
+                    f"{where}: field '{key}': expected a fraction such as 16/3, received {data[key]!r:.40}"
+                )
+            values[key.removesuffix("_exact")] = Fraction(data[key])
+        for key in ("value", "lower_bound", "better"):
+            if isinstance(values[key], float):
+                raise InputError(
+                    f"{where}: field '{key}': expected whole ticks or '{key}_exact', received {values[key]}"
+                )
         values["violations"] = tuple(str(x) for x in values["violations"])
+        if not all(type(x) is int for x in values["bounds"].values()):
+            raise InputError(f"{where}: field 'bounds': expected whole ticks per method")
         return cls(**values)
 
+
+DERIVED = ("feasible", "status", "seconds", "gap")
+"""What follows from the other fields; it is written for the reader's convenience and recomputed."""
+
+_EXACT = {"value_exact", "lower_bound_exact", "better_exact"}
 
 _FIELDS: dict[str, tuple[type, ...]] = {
     "problem": (str,),
     "problem_hash": (str,),
-    "placement_hash": (str,),
+    "solution_hash": (str,),
     "objective": (str,),
-    "feasible": (bool,),
     "violations": (list,),
-    "value": (int, type(None)),
+    "value": (int, float, type(None)),
     "queue": (str,),
-    "lower_bound": (int,),
+    "lower_bound": (int, float),
     "bound_method": (str,),
     "bounds": (dict,),
-    "status": (str,),
-    "better": (int, type(None)),
+    "better": (int, float, type(None)),
     "problem_infeasible": (str,),
     "tick_seconds": (float, int),
     "runtime": (float, int),
@@ -143,179 +165,45 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def verify(
-    problem: PlacementProblem,
-    placement: Placement | str | Path,
-    seconds: float = 60.0,
-    queue: str | None = None,
-    num_workers: int = 2,
-) -> Certificate:
-    """Check a placement, value it, and bound its distance from the optimum.
-
-    The combinatorial and linear bounds run first; the rest of the time goes to CP-SAT's bound, seeded by the
-    placement.
-
-    Parameters
-    ----------
-    placement : a Placement, or a file of one (JSON or CSV, see `placeopt.io.placement_file`).
-    seconds : time for the bounds; the validity check and the value always come.
-    queue : execution; None is the one that the file names, else "priority" if the placement has priorities, else "fifo".
-    num_workers : threads of CP-SAT.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read as a placement of this problem.
-    """
-    from placeopt.solving.bound import bound
-
-    started = time.perf_counter()
-    if not isinstance(placement, Placement):
-        from placeopt.io.placement_file import read_placement, read_queue
-
-        path, placement = placement, read_placement(placement, problem)
-        if queue is None and placement.priority is not None:
-            queue = read_queue(path)
-    violations, value, queue = _judge(problem, placement, queue)
-    report = bound(problem, seconds=min(seconds / 2, 30.0), upper=value)
-    bounds, lower, method = dict(report.bounds), report.value, report.method
-    better = None
-    left = seconds - (time.perf_counter() - started)
-    if value is not None and lower < value and left > 0.5 and not report.infeasible:
-        from placeopt.solvers.exact.cp_sat import CpSat
-
-        solver = CpSat(num_workers=num_workers, warm_start=False)
-        result = solver.solve(problem, Budget(seconds=left), seed=0, initial=placement)
-        bounds["cp-sat"] = min(result.lower_bound, value)
-        if result.lower_bound > lower:
-            lower, method = result.lower_bound, result.bound_method
-        if result.objective is not None and result.objective < value:
-            better = result.objective
-    if value is None:
-        status = "infeasible"
-    else:
-        status = "optimal" if lower >= value else "feasible"
-    return Certificate(
-        problem=problem.name,
-        problem_hash=problem.hash,
-        placement_hash=placement_hash(placement),
-        objective=problem.objective,
-        feasible=not violations,
-        violations=tuple(violations),
-        value=value,
-        queue=queue,
-        lower_bound=lower,
-        bound_method=method,
-        bounds=bounds,
-        status=status,
-        better=better,
-        problem_infeasible=report.infeasible,
-        tick_seconds=problem.tick_seconds,
-        runtime=time.perf_counter() - started,
-        versions=_versions(),
-    )
-
-
-def recheck(
-    certificate: Certificate | Mapping[str, Any] | str | Path,
-    problem: PlacementProblem,
-    placement: Placement | str | Path,
-    seconds: float = 60.0,
-) -> list[str]:
-    """Check a certificate against its problem and placement; return every difference in words.
-
-    The value is recomputed, and the bound is proved again within `seconds`: a bound that is not reached again
-    is reported as such (more time may be needed), one that is contradicted by the value as wrong.
-
-    Raises
-    ------
-    InputError
-        If the file is not a certificate.
-    """
-    if isinstance(certificate, (str, Path)):
-        from placeopt.model.files import read_json
-
-        path = certificate
-        certificate = Certificate.from_dict(read_json(path, what="certificate"), f"certificate '{path}'")
-    elif not isinstance(certificate, Certificate):
-        certificate = Certificate.from_dict(certificate)
-    if not isinstance(placement, Placement):
-        from placeopt.io.placement_file import read_placement
-
-        placement = read_placement(placement, problem)
-    if certificate.problem_hash != problem.hash:
-        return [f"the certificate is about another problem: hash {certificate.problem_hash[:12]}..., "
-                f"'{problem.name}' has {problem.hash[:12]}..."]  # fmt: skip
-    if certificate.placement_hash != placement_hash(placement):
-        return ["the certificate is about another placement of this problem (devices or priorities differ)"]
+def alterations(data: Mapping[str, Any]) -> list[str]:
+    """Return, in words, what in the JSON of a certificate is not as it was written."""
+    certificate = Certificate.from_dict(data)
     found = []
-    fresh = verify(problem, placement, seconds=seconds, queue=certificate.queue or None)
-    if fresh.feasible != certificate.feasible:
-        found.append(f"feasible: certified {certificate.feasible}, found {fresh.feasible}")
-    if fresh.value != certificate.value:
-        found.append(f"value: certified {certificate.value}, found {fresh.value}")
-    best = min((x for x in (fresh.value, fresh.better) if x is not None), default=None)
-    if best is not None and certificate.lower_bound > best:
-        found.append(
-            f"lower bound: certified {certificate.lower_bound}, but a placement of {best} ticks exists"
-        )
-    elif fresh.lower_bound < certificate.lower_bound:
-        found.append(
-            f"lower bound: certified {certificate.lower_bound} by {certificate.bound_method}, proved again only "
-            f"{fresh.lower_bound} within {seconds:g} s; more time may be needed"
-        )
-    expected = "infeasible"
-    if certificate.value is not None:
-        expected = "optimal" if certificate.lower_bound >= certificate.value else "feasible"
-    if certificate.status != expected:
-        found.append(f"status: certified '{certificate.status}', its own numbers say '{expected}'")
+    if data.get("digest") != digest({key: value for key, value in data.items() if key != "digest"}):
+        found.append("digest: the certificate was changed after it was written")
+    for key in DERIVED:
+        if data.get(key) != getattr(certificate, key):
+            found.append(f"{key}: certified {data.get(key)!r:.40}, its own numbers say {getattr(certificate, key)!r}")
+    strongest = max(certificate.bounds.values(), default=0)
+    if (
+        certificate.bounds.get(certificate.bound_method, 0) < certificate.lower_bound
+        or strongest < certificate.lower_bound
+    ):
+        found.append(f"lower bound: certified {certificate.lower_bound}, its own bounds say {strongest}")
+    if certificate.value is not None and certificate.violations:
+        found.append("value: certified for a solution that is not valid")
     return found
 
 
-def _judge(
-    problem: PlacementProblem, placement: Placement, queue: str | None
-) -> tuple[list[str], int | None, str]:
-    """Return (violations, value, execution); the value is None for an invalid placement."""
-    if problem.objective != "makespan":
-        return _judge_pipeline(problem, placement)
-    from placeopt.makespan.evaluate import evaluate
-    from placeopt.makespan.judge import placement_violations, schedule_violations
-    from placeopt.model.errors import InfeasiblePlacementError
-
-    queue = queue or ("fifo" if placement.priority is None else "priority")
-    violations = placement_violations(problem, placement)
-    if violations:
-        return violations, None, queue
-    try:
-        evaluation = evaluate(problem, placement, queue, check=False)
-    except InfeasiblePlacementError as error:  # planned orders that wait for each other
-        return [str(error)], None, queue
-    violations = schedule_violations(problem, evaluation.schedule)
-    return violations, None if violations else evaluation.makespan, queue
+def digest(data: Mapping[str, Any]) -> str:
+    """SHA-256 of plain JSON values in canonical form."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _judge_pipeline(problem: PlacementProblem, placement: Placement) -> tuple[list[str], int | None, str]:
-    if problem.objective == "period":
-        from placeopt.period.evaluate import period_value, period_violations
-
-        violations = period_violations(problem, placement)
-        return violations, None if violations else period_value(problem, placement), ""
-    from placeopt.latency.evaluate import latency_value, latency_violations
-
-    violations = latency_violations(problem, placement)
-    return violations, None if violations else latency_value(problem, placement), ""
-
-
-def placement_hash(placement: Placement) -> str:
-    """SHA-256 of the devices and priorities of a placement."""
-    digest = hashlib.sha256(np.asarray(placement.device, dtype=np.int64).tobytes())
-    if placement.priority is not None:
-        digest.update(b"priority")
-        digest.update(np.asarray(placement.priority, dtype=np.int64).tobytes())
-    return digest.hexdigest()
+def solution_hash(solution: Any) -> str:
+    """SHA-256 of the arrays of a solution: what was decided, not who decided it."""
+    found = hashlib.sha256(type(solution).__name__.encode())
+    for item in fields(solution) if is_dataclass(solution) else ():
+        array = getattr(solution, item.name)
+        if isinstance(array, np.ndarray):
+            found.update(f"{item.name}{array.shape}".encode())
+            found.update(np.ascontiguousarray(array, dtype=np.int64).tobytes())
+    return found.hexdigest()
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that a proof rests on."""
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -325,4 +213,12 @@ def _versions() -> dict[str, str]:
     return found
 
 
-__all__ = ["Certificate", "placement_hash", "recheck", "verify"]
+def _plain(value: Any) -> Any:
+    if isinstance(value, Fraction):
+        return float(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, dict) else value
+
+
+__all__ = ["Certificate", "alterations", "digest", "solution_hash", "versions"]

@@ -66,7 +66,7 @@ class Record:
 
     def violations(self) -> list[str]:
         """Check the record against its problem, in words; empty when every claim holds."""
-        from placeopt.certify.certificate import verify
+        from placeopt.certify.verify import verify
 
         problem = self.load()
         if problem.hash != self.problem_hash:

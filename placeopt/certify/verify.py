@@ -1,0 +1,227 @@
+"""Verify a solution from any source, of any type of problem, and certify how far from optimal it can be at most."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.certify.certificate import Certificate, alterations, solution_hash, versions
+from placeopt.model.bound import BoundReport
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError, Refused, SolverError
+from placeopt.model.objective import objective_of
+from placeopt.model.result import Result
+from placeopt.solving.options import declared_options
+from placeopt.solving.registry import make_solver, solver_class
+from placeopt.solving.run import run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from placeopt.model.objective import Finished, Objective
+
+
+def verify(
+    problem: Any, solution: Any, seconds: float = 60.0, queue: str | None = None, num_workers: int = 2
+) -> Certificate:
+    """Check a solution, value it, and bound its distance from the optimum.
+
+    The combinatorial and linear bounds run first; the rest of the time goes to the bound of the exact solver of the
+    objective, seeded by the solution.
+
+    Parameters
+    ----------
+    problem : of any type.
+    solution : a solution, a Result (which names its execution), or a file of either; placements also as CSV (see
+        `placeopt.io.placement_file`).
+    seconds : time for the bounds; the validity check and the value always come.
+    queue : execution; None is the one that the Result or the file names, else the default of the objective
+        ("priority" if a placement has priorities, else "fifo").
+    num_workers : threads of the exact solver.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read as a solution of this problem.
+    SolverError
+        If a bound exceeds the value of a valid solution.
+    """
+    started = time.perf_counter()
+    objective = objective_of(problem)
+    solution, named = read_solution(problem, solution)
+    queue = queue or named or objective.default_queue(solution)
+    finished = _judged(objective, problem, solution, queue)
+    upper = finished.value
+    report = objective.bounds(problem, min(seconds / 2, 30.0), upper=None if upper is None else int(upper))
+    _refuse_contradiction(problem, report, upper)
+    better = None
+    left = seconds - (time.perf_counter() - started)
+    if upper is not None and report.value < upper and left > 0.5 and objective.prover:
+        report, better = _prove(objective, problem, solution, report, left, num_workers)
+        _refuse_contradiction(problem, report, upper)
+    return Certificate(
+        problem=problem.name,
+        problem_hash=problem.hash,
+        solution_hash=solution_hash(solution),
+        objective=objective.name,
+        violations=finished.violations,
+        value=upper,
+        queue=finished.queue,
+        lower_bound=report.value,
+        bound_method=report.method,
+        bounds=dict(report.bounds),
+        better=better if better is not None and upper is not None and better < upper else None,
+        problem_infeasible=report.infeasible,
+        tick_seconds=problem.tick_seconds,
+        runtime=time.perf_counter() - started,
+        versions=versions(),
+    )
+
+
+def recheck(
+    certificate: Certificate | Mapping[str, Any] | str | Path, problem: Any, solution: Any, seconds: float = 60.0
+) -> list[str]:
+    """Check a certificate against its problem and solution; return every difference in words.
+
+    What follows from the claims is recomputed, the solution is judged and valued again, and the bound is proved again
+    within `seconds`: a bound that is not reached again is reported as such (more time may be needed), one that is
+    contradicted by a value as wrong.
+
+    Raises
+    ------
+    InputError
+        If the file is not a certificate.
+    """
+    data: Any = certificate
+    if isinstance(certificate, str | Path):
+        from placeopt.model.files import read_json
+
+        data = read_json(certificate, what="certificate")
+    elif isinstance(certificate, Certificate):
+        data = certificate.to_dict()
+    claimed = Certificate.from_dict(data)
+    found = alterations(data)
+    solution, _ = read_solution(problem, solution)
+    if claimed.problem_hash != problem.hash:
+        return [*found, f"the certificate is about another problem: hash {claimed.problem_hash[:12]}..., "
+                f"'{problem.name}' has {problem.hash[:12]}..."]  # fmt: skip
+    if claimed.solution_hash != solution_hash(solution):
+        return [*found, "the certificate is about another solution of this problem (devices or priorities differ)"]
+    fresh = verify(problem, solution, seconds=seconds, queue=claimed.queue or None)
+    for key in (
+        "problem",
+        "objective",
+        "tick_seconds",
+        "feasible",
+        "violations",
+        "value",
+        "queue",
+        "problem_infeasible",
+    ):
+        old, new = getattr(claimed, key), getattr(fresh, key)
+        if old != new:
+            found.append(f"{key}: certified {old!r:.80}, found {new!r:.80}")
+    return found + _bound_differences(claimed, fresh, seconds)
+
+
+def read_solution(problem: Any, solution: Any) -> tuple[Any, str]:
+    """Return (solution, execution it is for) of a solution, a Result, or a file of either; "" where none is named.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read as a solution of this problem, or the result has none or is of another problem.
+    """
+    where = "result"
+    if isinstance(solution, str | Path):
+        where = f"file '{solution}'"
+        if objective_of(problem).kind == "placement":
+            return _read_placement_file(problem, solution)
+        from placeopt.io.serialize import load
+
+        solution = load(solution)
+    if not isinstance(solution, Result):
+        return solution, ""
+    _refuse_other_problem(problem, solution.problem_hash, where)
+    if solution.solution is None:
+        raise InputError(f"{where}: '{solution.solver}' found no solution of '{solution.problem}': {solution.message}")
+    return solution.solution, solution.queue
+
+
+def _read_placement_file(problem: Any, path: str | Path) -> tuple[Any, str]:
+    from placeopt.io.placement_file import read_placement, read_queue
+    from placeopt.model.files import parse_json, read_text
+
+    placement = read_placement(path, problem)
+    queue = read_queue(path) or ""
+    text = read_text(path, what="placement")
+    if text.lstrip().startswith("{"):
+        data = parse_json(text, f"placement '{path}'")
+        _refuse_other_problem(problem, str(data.get("problem_hash", "")), f"placement '{path}'")
+    return placement, "" if placement.priority is None and queue != "fifo" else queue
+
+
+def _refuse_other_problem(problem: Any, claimed: str, where: str) -> None:
+    if claimed and claimed != problem.hash:
+        raise InputError(f"{where}: is a solution of another problem: hash {claimed[:12]}..., "
+                         f"'{problem.name}' has {problem.hash[:12]}...")  # fmt: skip
+
+
+def _judged(objective: Objective, problem: Any, solution: Any, queue: str) -> Finished:
+    """Value and judge a solution, whatever object was given."""
+    try:
+        finished = objective.finish(problem, solution, queue or None)
+    except (AttributeError, TypeError) as error:
+        raise InputError(f"problem '{problem.name}' is a {objective.kind} problem: expected a solution of it, received "
+                         f"{type(solution).__name__}") from error  # fmt: skip
+    return finished._replace(queue=finished.queue or queue)
+
+
+def _prove(
+    objective: Objective, problem: Any, solution: Any, report: BoundReport, seconds: float, num_workers: int
+) -> tuple[BoundReport, Any]:
+    """Return the bounds with that of the exact solver, and the value of the best solution it knows."""
+    wanted = {"num_workers": num_workers, "warm_start": False}
+    known = declared_options(solver_class(objective.prover, objective.kind))
+    options = {key: value for key, value in wanted.items() if key in known}
+    solver = make_solver(objective.prover, objective.kind, **options)
+    try:
+        result = run(problem, solver, Budget(seconds=seconds), initial=solution, bound=report)
+    except Refused:
+        return report, None
+    bounds = dict(report.bounds)
+    if result.lower_bound > report.value:
+        bounds[result.bound_method] = max(result.lower_bound, bounds.get(result.bound_method, 0))
+        report = BoundReport(result.lower_bound, result.bound_method, bounds, infeasible=report.infeasible)
+    return report, result.value
+
+
+def _refuse_contradiction(problem: Any, report: BoundReport, value: Any) -> None:
+    if value is not None and (report.infeasible or report.value > value):
+        bound = report.infeasible or f"the lower bound {report.value} ({report.method})"
+        raise SolverError(f"problem '{problem.name}': {bound} contradicts a valid solution of value {value}: one of them "
+                          "is wrong")  # fmt: skip
+
+
+def _bound_differences(claimed: Certificate, fresh: Certificate, seconds: float) -> list[str]:
+    """Return what is wrong with the bounds of a certificate, or not proved again."""
+    found = []
+    best = min((x for x in (fresh.value, fresh.better) if x is not None), default=None)
+    if best is not None and claimed.lower_bound > best:
+        found.append(f"lower bound: certified {claimed.lower_bound}, but a solution of {best} ticks exists")
+    elif fresh.lower_bound < claimed.lower_bound:
+        found.append(
+            f"lower bound: certified {claimed.lower_bound} by {claimed.bound_method}, proved again only "
+            f"{fresh.lower_bound} within {seconds:g} s; more time may be needed"
+        )
+    for method, value in claimed.bounds.items():
+        if value > max(fresh.lower_bound, fresh.bounds.get(method, 0)):
+            found.append(f"bound {method}: certified {value}, proved again only {fresh.bounds.get(method, 0)}")
+    better = claimed.better
+    if better is not None and (claimed.value is None or not fresh.lower_bound <= better < claimed.value):
+        found.append(f"better: certified {better}, outside {fresh.lower_bound} to {claimed.value}")
+    return found
+
+
+__all__ = ["read_solution", "recheck", "verify"]
