@@ -1,12 +1,13 @@
-"""The two calls most scripts need: `load` a problem and `solve` it."""
+"""The two calls most scripts need: `load` a problem of any type and `solve` it."""
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.sources import load
+from placeopt.instances import sources
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
@@ -20,6 +21,33 @@ if TYPE_CHECKING:
 
 DEFAULT_SECONDS = 10.0
 """Time limit of `solve` when nothing else limits the search."""
+
+
+def load(source: Any, cluster: Any = None, **options: Any) -> Any:
+    """Return the problem of a source.
+
+    Parameters
+    ----------
+    source : a file, a generator, an OpGraph or a problem for a placement (see `placeopt.instances.sources.load`, which
+        also says what the options are); `shape:NAME?...` for a pipeline (`load_pipeline`); `stream:NAME?...` for a job
+        stream (`load_stream`).
+    cluster : the devices of a placement, where the source does not bring its own.
+    """
+    kind = source.partition(":")[0] if isinstance(source, str) else ""
+    if kind not in ("shape", "stream"):
+        return sources.load(source, cluster, **options)
+    if cluster is not None:
+        raise InputError(f"'{source}' brings its own devices; leave out cluster='{cluster}'")
+    if kind == "shape":
+        from placeopt.schedules.problem import load_pipeline as read
+    else:
+        from placeopt.streams.sources import load_stream as read  # type: ignore[assignment]
+    known = inspect.signature(read).parameters
+    taken = {"memory", "micro_batches", "mode"} if kind == "shape" else set(known) - {"source"}
+    for key in options:
+        if key not in taken:
+            raise InputError(f"'{source}': option '{key}' is for placements; a {kind} takes {', '.join(sorted(taken))}")
+    return read(source, **options)
 
 
 def solve(

@@ -261,7 +261,7 @@ def test_import_is_light():
 
 def test_warming_up_runs_no_foreign_solver(monkeypatch):
     """Compiling ahead runs our own solvers on a small problem, never one of the user's."""
-    from placeopt.cli.solve import _warm_up
+    from placeopt.cli.comparison import warm_up
     from placeopt.solvers.heuristics.list_scheduling import Heft
     from placeopt.solving.registry import make_solver
 
@@ -275,7 +275,7 @@ def test_warming_up_runs_no_foreign_solver(monkeypatch):
             raise AssertionError
 
     problem = po.load("gen:ffnn", cluster="uniform:2")
-    _warm_up(problem, [("heft", Foreign())])
+    warm_up(problem, [("heft", Foreign())])
     assert met == []
-    _warm_up(problem, [("heft", make_solver("heft"))])
+    warm_up(problem, [("heft", make_solver("heft"))])
     assert met == ["warm-up"]

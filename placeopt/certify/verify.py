@@ -53,7 +53,7 @@ def verify(
     queue = queue or named or objective.default_queue(solution)
     finished = _judged(objective, problem, solution, queue)
     upper = finished.value
-    report = objective.bounds(problem, min(seconds / 2, 30.0), upper=None if upper is None else int(upper))
+    report = _bounds(objective, problem, min(seconds / 2, 30.0), upper)
     _refuse_contradiction(problem, report, upper)
     better = None
     left = seconds - (time.perf_counter() - started)
@@ -176,6 +176,15 @@ def _judged(objective: Objective, problem: Any, solution: Any, queue: str) -> Fi
         raise InputError(f"problem '{problem.name}' is a {objective.kind} problem: expected a solution of it, received "
                          f"{type(solution).__name__}") from error  # fmt: skip
     return finished._replace(queue=finished.queue or queue)
+
+
+def _bounds(objective: Objective, problem: Any, seconds: float, upper: Any) -> BoundReport:
+    """Return the bounds; after Ctrl-C those that take milliseconds."""
+    known = None if upper is None else int(upper)
+    try:
+        return objective.bounds(problem, seconds, upper=known)
+    except KeyboardInterrupt:
+        return objective.bounds(problem, 0.0, upper=known)
 
 
 def _prove(

@@ -7,19 +7,20 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from placeopt.model.errors import InputError
+from placeopt.model.objective import time_text as seconds_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
-    from placeopt.model.problem import PlacementProblem
 
 Source = Annotated[str, typer.Argument(help="File, onnx:NAME or gen:NAME?key=value.", show_default=False)]
 ClusterOption = Annotated[
@@ -28,11 +29,10 @@ ClusterOption = Annotated[
 Format = Annotated[str | None, typer.Option("--format", help="Reader to use instead of the detected one.")]
 Dim = Annotated[list[str] | None, typer.Option("--dim", help="Fix a symbolic ONNX dimension: NAME=VALUE. Repeatable.")]
 Training = Annotated[bool, typer.Option("--training", help="Derive the backward graph.")]
-Objective = Annotated[str, typer.Option("--objective", help="makespan, period or latency.")]
-Memory = Annotated[str | None, typer.Option("--memory", help="static (resident bytes) or peak (and live tensors).")]
-Contiguity = Annotated[str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")]
-Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")]
-Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Latency: convex slots per accelerator.")]
+SolutionFile = Annotated[
+    Path, typer.Argument(help="Placement (JSON or CSV: op,device[,priority]) or saved result.", show_default=False)
+]
+Queue = Annotated[str | None, typer.Option("--queue", help="fifo, priority or planned.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Seconds = Annotated[float, typer.Option("--seconds", "-t", min=0, help="Time limit.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed and evaluation budget, same answer.")]
@@ -66,25 +66,6 @@ def options(values: list[str] | None) -> dict[str, Any]:
 def reader_options(dim: list[str] | None) -> dict[str, Any]:
     """Return the reader options of the command line."""
     return {"dims": dims(dim)} if dim else {}
-
-
-def load_problem(
-    source: str,
-    cluster: str | None,
-    *,
-    objective: str | None = None,
-    format: str | None = None,
-    training: bool = False,
-    dim: list[str] | None = None,
-    **fields: Any,
-) -> PlacementProblem:
-    """Load the problem that the options describe."""
-    from placeopt.api import load
-
-    return load(
-        source, cluster, objective=objective, format=format, training=training, **reader_options(dim),
-        **{key: value for key, value in fields.items() if value is not None},
-    )  # fmt: skip
 
 
 def load_graph(
@@ -150,6 +131,8 @@ def _clean(value: Any) -> Any:
         return [_clean(item) for item in value]
     if hasattr(value, "tolist"):
         return _clean(value.tolist())
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else float(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -157,13 +140,7 @@ def _clean(value: Any) -> Any:
 
 def time_text(ticks: float | None, tick_seconds: float) -> str:
     """Return ticks as a time for people, in four digits."""
-    if ticks is None:
-        return "-"
-    seconds = ticks * tick_seconds
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)):
-        if seconds >= size or unit == "ns":
-            return f"{seconds / size:.4g} {unit}"
-    return f"{seconds:.4g} s"
+    return seconds_text(None if ticks is None else float(ticks) * tick_seconds)
 
 
 def bytes_text(size: float) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from placeopt.cli import common
+from placeopt.cli.problem import ProblemOptions
 
 
 def convert_command(
@@ -27,7 +28,7 @@ def convert_command(
     from placeopt.io.serialize import save
 
     if cluster is not None:
-        problem = common.load_problem(source, cluster, format=format, training=training, dim=dim)
+        problem = ProblemOptions(source, cluster, format=format, training=training, dim=dim).load()
         save(problem, out)
         data = {"file": str(out), "ops": problem.num_ops, "devices": problem.num_devices, "hash": problem.hash}
     else:

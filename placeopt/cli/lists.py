@@ -2,62 +2,89 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from placeopt.cli import common
 
+if TYPE_CHECKING:
+    from placeopt.solving.registry import SolverSpec
+
+KINDS = ("placement", "pipeline", "jobs")
+
 
 def solvers_command(
+    name: Annotated[str | None, typer.Argument(help="Solver to explain: its paper, use and options.")] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="placement, pipeline or jobs.")] = None,
-    options: Annotated[str | None, typer.Option("--options", help="Show the options of this solver.")] = None,
+    options: Annotated[str | None, typer.Option("--options", help="The same as naming the solver.")] = None,
     json: common.Json = False,
 ) -> None:
-    """List the solvers: name, problem, objectives. Example: `placeopt solvers --options annealing`."""
-    from placeopt.model.errors import InputError
+    """List the solvers, or explain one. Example: `placeopt solvers annealing`."""
+    from placeopt.model.errors import InputError, did_you_mean
     from placeopt.solving.registry import specs
 
-    if kind not in (None, "placement", "pipeline", "jobs"):
-        raise InputError(f"--kind: expected placement, pipeline or jobs, received '{kind}'")
-    table = specs(kind)
-    if options is not None:
-        _options(options, json)
+    if kind not in (None, *KINDS):
+        raise InputError(f"--kind: expected {', '.join(KINDS)}, received '{kind}'; {did_you_mean(kind or '', KINDS)}")
+    name = name or options
+    table = specs(None if name is not None else kind)
+    if name is not None:
+        if name not in table:
+            raise InputError(f"solver '{name}' is not known; {did_you_mean(name, table)}")
+        _explain(table[name], json=json)
         return
+    for spec in table.values():
+        if spec.broken:
+            print(f"placeopt: solver '{spec.name}' {spec.broken}", file=sys.stderr)
+    usable = [spec for spec in table.values() if not spec.broken]
     if json:
-        rows = [
-            {"name": s.name, "kind": s.kind, "objectives": list(s.objectives), "summary": s.summary, "search": s.search}
-            for s in table.values()
-        ]
-        common.print_json({"solvers": rows})
+        common.print_json({"solvers": [_fields(spec) for spec in usable]})
         return
     from rich.table import Table
 
     view = Table("solver", "problem", "objectives", "what it does", box=None, pad_edge=False)
-    for spec in table.values():
+    for spec in usable:
         view.add_row(spec.name, spec.kind, ", ".join(spec.objectives), spec.summary)
     common.console().print(view)
 
 
-def _options(name: str, json: bool) -> None:
-    from placeopt.model.errors import InputError
-    from placeopt.solving.registry import solver_class, specs
+def _fields(spec: SolverSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name, "kind": spec.kind, "objectives": list(spec.objectives), "summary": spec.summary,
+        "search": spec.search, "paper": spec.paper, "use": spec.use,
+    }  # fmt: skip
 
-    spec = specs().get(name)
-    if spec is None:
-        raise InputError(f"solver '{name}' is not known; 'placeopt solvers' lists them")
-    cls: Any = solver_class(name, spec.kind)
-    rows = [(f.name, str(f.type), getattr(cls(), f.name)) for f in fields(cls)]
+
+def _explain(spec: SolverSpec, *, json: bool) -> None:
+    """Print what a solver does, its paper, when to use it, and its options."""
+    from placeopt.solving.options import declared_options, default_of
+    from placeopt.solving.registry import solver_class
+
+    rows = [
+        {"name": key, "type": str(item.type), "default": default_of(item), "expected": declared.expected if declared else "",
+         "meaning": declared.meaning if declared else ""}
+        for key, (item, declared) in declared_options(solver_class(spec.name, spec.kind)).items()
+    ]  # fmt: skip
     if json:
-        common.print_json({"solver": name, "options": [{"name": a, "type": b, "default": repr(c)} for a, b, c in rows]})
+        common.print_json({"solver": spec.name, **_fields(spec), "options": rows})
         return
     from rich.table import Table
 
-    view = Table("option", "type", "default", box=None, pad_edge=False)
-    for option, kind, default in rows:
-        view.add_row(option, kind, repr(default))
-    common.console().print(view)
+    say = common.console().print
+    say(f"{spec.name}: {spec.summary}", markup=False)
+    say(f"for {spec.kind} problems, objective {' or '.join(spec.objectives)}", markup=False)
+    if spec.paper:
+        say(f"paper: {spec.paper}", markup=False)
+    if spec.use:
+        say(f"use it {spec.use}", markup=False)
+    if not rows:
+        say("it has no options")
+        return
+    view = Table("option", "type", "default", "expected", "meaning", box=None, pad_edge=False)
+    for row in rows:
+        view.add_row(*(str(row[key]) for key in ("name", "type", "default", "expected", "meaning")))
+    say(view)
 
 
 def clusters_command(json: common.Json = False) -> None:

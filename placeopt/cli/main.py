@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import typer
 
-from placeopt.model.errors import InputError
+from placeopt.cli import interrupt
+from placeopt.model.errors import InputError, SolverError, did_you_mean
 
 app = typer.Typer(
     name="placeopt",
@@ -24,9 +26,9 @@ COMMANDS = (
     ("info", "placeopt.cli.info", "info_command"),
     ("convert", "placeopt.cli.convert", "convert_command"),
     ("solve", "placeopt.cli.solve", "solve_command"),
-    ("evaluate", "placeopt.cli.check", "evaluate_command"),
-    ("bound", "placeopt.cli.check", "bound_command"),
-    ("verify", "placeopt.cli.check", "verify_command"),
+    ("evaluate", "placeopt.cli.evaluate", "evaluate_command"),
+    ("bound", "placeopt.cli.bound", "bound_command"),
+    ("verify", "placeopt.cli.verify", "verify_command"),
     ("plot", "placeopt.cli.plot", "plot_command"),
     ("schedule", "placeopt.cli.schedule", "schedule_command"),
     ("jobs", "placeopt.cli.jobs", "jobs_command"),
@@ -65,34 +67,52 @@ def _build(arguments: list[str]) -> Any:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 a check failed, 2 bad input, 130 interrupted."""
+    """Run the command line and exit.
+
+    0 done, 1 a check failed or nothing was found, 2 bad input, 3 a solver contradicts itself, 130 or 143 interrupted by
+    SIGINT or SIGTERM.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        code = _build(arguments)(args=arguments, prog_name="placeopt", standalone_mode=False)
-        sys.stdout.flush()
-    except InputError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
-    except MemoryError:
-        _fail("out of memory: use a smaller problem or a machine with more memory")
-    except BrokenPipeError:
+    with interrupt.signals_handled():
+        try:
+            code = _build(arguments)(args=arguments, prog_name="placeopt", standalone_mode=False)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            _fail("interrupted", interrupt.exit_code())
+        except Exception as error:
+            _explain(error, arguments)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explain(error: Exception, arguments: list[str]) -> None:
+    """Say in one line what went wrong and exit; what nobody foresaw is raised again."""
+    if isinstance(error, BrokenPipeError):
         # The reader of our output went away (`placeopt ... | head`): nothing is left to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except OSError as error:
-        _fail(f"{error.filename or 'file'}: {error.strerror or error}")
-    except Exception as error:  # typer's own usage errors know how to print themselves
-        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-            _fail(error.format_message(), error.exit_code)
-        if type(error).__name__ == "Abort":
-            _fail("interrupted", 130)
-        raise
-    sys.exit(code if isinstance(code, int) else 0)
+    if isinstance(error, InputError):
+        _fail(str(error))
+    if isinstance(error, SolverError):
+        _fail(str(error), 3)
+    if isinstance(error, MemoryError):
+        _fail("out of memory: use a smaller problem or a machine with more memory")
+    if isinstance(error, OSError):
+        _fail(f"{error.filename or 'output'}: {error.strerror or error}")
+    if type(error).__name__ == "Abort":
+        _fail("interrupted", interrupt.exit_code())
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own usage errors
+        message = error.format_message()
+        if message.startswith("No such command"):
+            word = next((word for word in arguments if not word.startswith("-")), "")
+            message = f"{message} {did_you_mean(word, [name for name, _, _ in COMMANDS])}"
+        _fail(message, error.exit_code)
+    raise error
 
 
 def _fail(message: str, code: int = 2) -> None:
     """Print one line to stderr and exit."""
-    line = " ".join(message.split())
-    print(f"placeopt: error: {line}", file=sys.stderr)
+    if interrupt.say_once() or not interrupt.received():
+        print(f"placeopt: error: {' '.join(message.split())}", file=sys.stderr)
+    with suppress(OSError):
+        sys.stdout.flush()
     sys.exit(code)

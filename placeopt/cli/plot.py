@@ -8,49 +8,51 @@ from typing import Annotated
 import typer
 
 from placeopt.cli import common
+from placeopt.cli.problem import ProblemOptions, takes_problem
+
+SUFFIXES = (".png", ".svg", ".pdf", ".json")
 
 
+@takes_problem
 def plot_command(
-    source: common.Source,
-    placement: Annotated[Path, typer.Argument(help="JSON or CSV: op,device[,priority].", show_default=False)],
-    cluster: common.ClusterOption = None,
+    options: ProblemOptions,
+    placement: common.SolutionFile,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="PNG, SVG or PDF of the Gantt picture, or trace .json.")
     ] = Path("gantt.png"),
-    queue: Annotated[str | None, typer.Option("--queue", help="fifo, priority or planned.")] = None,
-    format: common.Format = None,
-    training: common.Training = False,
-    dim: common.Dim = None,
+    queue: common.Queue = None,
     json: common.Json = False,
 ) -> None:
     """Draw the Gantt picture of a placement, or write its Chrome trace.
 
     Example: `placeopt plot onnx:inception_v1 out/placement.json --cluster 4xA100 --out gantt.svg`
     """
-    import json as json_module
-
-    from placeopt.io.placement_file import read_placement, read_queue
+    from placeopt.certify.verify import read_solution
     from placeopt.makespan.evaluate import evaluate
     from placeopt.model.errors import InputError
-    from placeopt.model.files import write_text
-    from placeopt.solving.bound import bound
+    from placeopt.model.placement import Placement
 
-    if out.suffix.lower() not in (".png", ".svg", ".pdf", ".json"):
-        raise InputError(f"--out: expected a file ending in .png, .svg, .pdf or .json, received '{out}'")
-    problem = common.load_problem(source, cluster, format=format, training=training, dim=dim)
-    given = read_placement(placement, problem)
-    if queue is None and given.priority is not None:
-        queue = read_queue(placement)
-    run = evaluate(problem, given, queue, check=False)
+    if out.suffix.lower() not in SUFFIXES:
+        raise InputError(f"--out: expected a file ending in {', '.join(SUFFIXES)}, received '{out}'")
+    problem = options.load()
+    given, named = read_solution(problem, placement)
+    if not isinstance(given, Placement):
+        raise InputError(f"'{placement}' is no placement; draw a pipeline with placeopt schedule --out FOLDER")
+    run = evaluate(problem, given, queue or named or None, check=False)
     if out.suffix.lower() == ".json":
+        import json as json_module
+
+        from placeopt.model.files import write_text
         from placeopt.plotting.trace import chrome_trace
 
         write_text(out, json_module.dumps(chrome_trace(run)) + "\n")
     else:
         from placeopt.plotting.files import write_figure
         from placeopt.plotting.gantt import gantt_figure
+        from placeopt.solving.bound import bound
 
-        write_figure(gantt_figure(run, lower_bound=bound(problem, seconds=0.0).value), out)
+        lower = bound(problem.replace(objective="makespan"), seconds=0.0).value
+        write_figure(gantt_figure(run, lower_bound=lower), out)
     if json:
         common.print_json({"file": str(out), "makespan": run.makespan})
     else:

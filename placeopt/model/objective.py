@@ -99,7 +99,7 @@ class Objective(Protocol):
         """
         ...
 
-    def text(self, problem: Any, value: float | None) -> str:
+    def text(self, problem: Any, value: Any) -> str:
         """Return a value with its unit for people."""
         ...
 

@@ -88,6 +88,13 @@ def declared_options(cls: type) -> dict[str, tuple[dataclasses.Field[Any], Optio
     return {field.name: (field, field.metadata.get(_KEY)) for field in dataclasses.fields(cls) if field.init}
 
 
+def default_of(field: dataclasses.Field[Any]) -> str:
+    """Return the default of an option as it is written, "required" if it has none."""
+    if field.default is not dataclasses.MISSING:
+        return repr(field.default)
+    return "required" if field.default_factory is dataclasses.MISSING else repr(field.default_factory())
+
+
 def check_options(solver: Any, name: str) -> None:
     """Check every option of a configured solver.
 

@@ -15,7 +15,7 @@ from placeopt.model.files import one_line
 from placeopt.model.objective import Finished, Objective, objective_of
 from placeopt.model.result import STOP_REASONS
 from placeopt.solving.registry import accepted_objectives
-from placeopt.solving.tracker import Tracker
+from placeopt.solving.tracker import Tracker, running_trackers
 
 if TYPE_CHECKING:
     from placeopt.model.bound import BoundReport
@@ -108,6 +108,29 @@ def run_part(
     if result.stop_reason == "interrupted":
         tracker.interrupt()
     return result
+
+
+def best_so_far() -> Result[Any] | None:
+    """Return what the run that is under way has found, judged; None if there is none, or nothing that holds.
+
+    For whoever has to end a search that does not come back.
+    """
+    trackers = running_trackers()
+    if not trackers:
+        return None
+    outer = trackers[0]
+    found = [t for t in trackers if t.problem is outer.problem and t.value is not None]
+    if not found:
+        return None
+    best = min(found, key=lambda t: t.value)  # type: ignore[arg-type,return-value]
+    copy: Tracker[Any] = Tracker(outer.solver, outer.problem, outer.budget, seed=outer.seed)
+    copy.started, copy.evaluations, copy.stop_reason = outer.started, outer.evaluations, "interrupted"
+    copy.raise_bound(outer.lower_bound, outer.bound_method)
+    copy.offer(best.value, best.solution)
+    try:
+        return _conclude(copy, objective_of(outer.problem), measured=False)
+    except SolverError:
+        return None
 
 
 def check_accepts(solver: Any, problem: Any) -> None:
@@ -278,4 +301,4 @@ def _forward(tracker: Tracker[Any]) -> OnProgress | None:
     return report
 
 
-__all__ = ["check_accepts", "run", "run_part"]
+__all__ = ["best_so_far", "check_accepts", "run", "run_part"]

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from placeopt.model.budget import Budget
 
 
+_running: list[Tracker[Any]] = []
+
+
+def running_trackers() -> list[Tracker[Any]]:
+    """Return the trackers of the runs that are under way, outermost first."""
+    return list(_running)
+
+
 class Tracker(Generic[SolutionT]):
     """Keeps the incumbent, the bound, the clock and the trace of one run.
 
@@ -65,12 +73,15 @@ class Tracker(Generic[SolutionT]):
         self._last_report = -1e9
 
     def __enter__(self) -> Tracker[SolutionT]:
+        _running.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         """Let Ctrl-C end the block and keep the incumbent."""
+        if self in _running:
+            _running.remove(self)
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self.interrupt()
             return True

@@ -1,0 +1,213 @@
+"""Run several solvers on one problem: what one of them does wrong is named, and the others go on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from placeopt.model.bound import BoundReport
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError, Refused, SolverError
+from placeopt.model.objective import objective_of
+from placeopt.solving.bound import bound
+from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.run import best_so_far, check_accepts, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from placeopt.model.result import Result
+    from placeopt.solving.solver import OnProgress
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a solver has no result of its own: it refused the problem, or it failed."""
+
+    solver: str
+    message: str
+    refused: bool
+
+
+@dataclass
+class Comparison:
+    """What several solvers found on one problem.
+
+    Attributes
+    ----------
+    results : in the order of the solvers; bounds are shared, for one that holds for one solution holds for all.
+    failures : solvers that refused or failed; what a failed one had found is among the results.
+    report : bounds proved beforehand, None before that. alone : value of the best single device, None if no device can hold
+        the model or the objective has no such line. contradiction : whether a bound of one solver exceeds
+        the value of another.
+    """
+
+    problem: Any
+    results: list[Result[Any]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    report: BoundReport | None = None
+    alone: Any = None
+    interrupted: bool = False
+    contradiction: bool = False
+
+    @property
+    def best(self) -> int | None:
+        """Index of the best result, the earliest among equals; None if no solver found a solution."""
+        found = [i for i, result in enumerate(self.results) if result.value is not None]
+        return min(found, key=lambda i: (self.results[i].value, i)) if found else None
+
+    @property
+    def winner(self) -> Result[Any] | None:
+        """The best result."""
+        return None if self.best is None else self.results[self.best]
+
+    def share_bounds(self) -> None:
+        """Give every result the strongest bound.
+
+        A bound above another solver's value is a failure of whoever proved it, and is not shared.
+        """
+        proofs = [(r.solver, BoundReport(r.lower_bound, r.bound_method)) for r in self.results]
+        if self.report is not None:
+            proofs.append(("the bounds", self.report))
+        least = min((r.value for r in self.results if r.value is not None), default=None)
+        valid = []
+        for solver, proof in proofs:
+            if least is not None and proof.value > least:
+                message = (
+                    f"the lower bound {proof.value} ({proof.method}) exceeds the value {least} of a valid solution"
+                )
+                self.failures.append(Failure(solver, message, refused=False))
+                self.contradiction = True
+            else:
+                valid.append(proof)
+        if valid:
+            strongest = max(valid, key=lambda proof: proof.value)
+            self.results = [result.with_bound(strongest) for result in self.results]
+
+    def snapshot(self) -> Comparison:
+        """Return what is known now, the incumbent of the running solver with it."""
+        running = best_so_far()
+        known = [*self.results, *([] if running is None or running.problem != self.problem.name else [running])]
+        found = replace(self, results=known, failures=list(self.failures), interrupted=True)
+        found.share_bounds()
+        return found
+
+
+def chosen_solvers(
+    problem: Any, named: Sequence[str], options: dict[str, Any]
+) -> tuple[list[tuple[str, Any]], list[Failure]]:
+    """Return the (name, solver) pairs to run, and the broken plug-ins among the names.
+
+    Every name and option is checked before anything runs.
+    """
+    objective = objective_of(problem)
+    if options and len(named) != 1:
+        raise InputError("--option and --policy need exactly one --solver, to know which one they configure")
+    if not named:
+        known = specs(objective.kind)
+        named = [name for name in objective.comparison if name in known]
+    solvers: list[tuple[str, Any]] = []
+    broken: list[Failure] = []
+    for name in dict.fromkeys(named):
+        try:
+            solver = make_solver(name, objective.kind, **options)
+        except SolverError as error:
+            if len(named) == 1:
+                raise
+            broken.append(Failure(name, str(error), refused=False))
+            continue
+        check_accepts(solver, problem)
+        solvers.append((name, solver))
+    return solvers, broken
+
+
+def compare(
+    comparison: Comparison, solvers: Sequence[tuple[str, Any]], budget: Budget, *, seed: int, initial: Any,
+    bound_seconds: float, announce: Callable[[str], None], on_progress: OnProgress | None,
+    keep: Callable[[Result[Any]], object],
+) -> None:  # fmt: skip
+    """Prove bounds, run the solvers one after the other, and fill `comparison`; Ctrl-C ends it with what is known.
+
+    Parameters
+    ----------
+    announce : told what runs now. keep : called with every result as soon as there is one.
+    """
+    problem = comparison.problem
+    try:
+        announce("compiling")
+        warm_up(problem, solvers)
+        announce("lower bound")
+        comparison.report = bound(problem, seconds=bound_seconds)
+        for name, solver in solvers:
+            announce(name)
+            result = _run_one(comparison, name, solver, budget, seed, initial, on_progress, alone=len(solvers) == 1)
+            if result is None:
+                continue
+            comparison.results.append(result)
+            keep(result)
+            if result.stop_reason == "interrupted" and not any(f.solver == name for f in comparison.failures):
+                comparison.interrupted = True
+                break
+        if not comparison.interrupted:
+            comparison.alone = plainest_value(comparison)
+    except KeyboardInterrupt:
+        comparison.interrupted = True
+    comparison.share_bounds()
+
+
+def _run_one(
+    comparison: Comparison, name: str, solver: Any, budget: Budget, seed: int, initial: Any,
+    on_progress: OnProgress | None, *, alone: bool,
+) -> Result[Any] | None:  # fmt: skip
+    """Run one solver; None where it refuses, or fails with nothing in hand."""
+    try:
+        return run(comparison.problem, solver, budget, seed=seed, initial=initial, on_progress=on_progress)
+    except Refused as refusal:
+        if alone:
+            raise
+        comparison.failures.append(Failure(name, str(refusal), refused=True))
+        return None
+    except SolverError as error:
+        comparison.failures.append(Failure(name, str(error), refused=False))
+        return error.partial  # type: ignore[no-any-return]
+
+
+def plainest_value(comparison: Comparison) -> Any:
+    """Value of the best single device where the objective compares with it, None where no device can hold the model."""
+    problem = comparison.problem
+    objective = objective_of(problem)
+    if not objective.baseline:
+        return None
+    budget = Budget(evaluations=problem.num_devices)
+    result = run(problem, make_solver(objective.baseline, objective.kind), budget)
+    return result.value if devices_used(result) == 1 else None
+
+
+def devices_used(result: Result[Any]) -> int:
+    """Return how many devices a placement uses, 0 for anything else."""
+    device = getattr(result.solution, "device", None)
+    return 0 if device is None else len(set(device.tolist()))
+
+
+def warm_up(problem: Any, solvers: Sequence[tuple[str, Any]]) -> None:
+    """Compile the kernels of our own solvers on a small problem, so that no one's runtime contains it.
+
+    The first run after an installation takes a minute here; later ones load what is compiled.
+    """
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.solvers.portfolio import HEURISTICS
+
+    objective = objective_of(problem)
+    if not objective.drawn:
+        return
+    known = specs(objective.kind)
+    names = [name for name, made in solvers if name in known and type(made).__module__.startswith("placeopt.")]
+    if objective.default_solver in names:
+        names += [*HEURISTICS, "cross-entropy", "annealing", "lns"]
+    fork = [(0, v, 3) for v in range(1, 6)] + [(v, 6, 3) for v in range(1, 6)]
+    small = PlacementProblem.from_edges([[v + 2] * 2 for v in range(7)], fork, name="warm-up")
+    for name in dict.fromkeys(names):
+        if objective.name in known[name].objectives:
+            with suppress(InputError, SolverError):  # what a solver refuses it will say about the problem itself
+                run(small, make_solver(name), Budget(0.02, 64))

@@ -1,0 +1,87 @@
+"""`placeopt evaluate`: the value of a solution made anywhere, and what its devices do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from placeopt.cli import common
+from placeopt.cli.problem import ProblemOptions, takes_problem
+
+
+@takes_problem
+def evaluate_command(
+    options: ProblemOptions,
+    placement: common.SolutionFile,
+    queue: common.Queue = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the Gantt picture and the trace.")] = None,
+    json: common.Json = False,
+) -> None:
+    """Execute a placement: makespan, busy time and peak memory of every device; value any solution.
+
+    Example: `placeopt evaluate onnx:inception_v1 placement.csv --cluster 4xA100`
+    """
+    from placeopt.certify.verify import read_solution
+    from placeopt.model.errors import InfeasiblePlacementError
+    from placeopt.model.objective import objective_of
+
+    folder = common.out_folder(out)
+    problem = options.load()
+    objective = objective_of(problem)
+    given, named = read_solution(problem, placement)
+    finished = objective.finish(problem, given, queue or named or objective.default_queue(given) or None)
+    if finished.value is None:
+        raise InfeasiblePlacementError(f"the solution is not valid: {finished.violations[0]}")
+    data: dict[str, Any] = {
+        "problem": problem.name,
+        "objective": objective.name,
+        "value": finished.value,
+        "seconds": float(finished.value) * problem.tick_seconds,
+        "queue": finished.queue,
+    }
+    execution = _execution(problem, given, queue or named) if hasattr(given, "device") else None
+    if execution is not None:
+        data |= {
+            "makespan": execution.makespan,
+            "queue": execution.queue,
+            "busy": execution.busy,
+            "peak_memory": execution.peak_memory,
+            "transfers": len(execution.transfers),
+        }
+        if folder is not None:
+            from placeopt.plotting.files import write_pictures
+
+            data["files"] = [str(path) for path in write_pictures(folder, problem, given, execution.queue)]
+    data[objective.name] = data["value"]
+    if json:
+        common.print_json(data)
+        return
+    say = common.console().print
+    say(f"{objective.name} {objective.text(problem, finished.value)}  ({finished.value} ticks)")
+    if execution is not None:
+        _print_execution(problem, given, execution)
+
+
+def _execution(problem: Any, placement: Any, queue: str | None) -> Any:
+    """Return one run of a placement."""
+    from placeopt.makespan.evaluate import evaluate
+
+    return evaluate(problem, placement, queue or None, check=False)
+
+
+def _print_execution(problem: Any, placement: Any, run: Any) -> None:
+    from rich.table import Table
+
+    say = common.console().print
+    tick = problem.tick_seconds
+    say(f"one run takes {common.time_text(run.makespan, tick)}  ({run.makespan} ticks, {run.queue} execution, "
+        f"{len(run.transfers)} transfers)")  # fmt: skip
+    view = Table("device", "ops", "busy", "utilisation", "peak memory", box=None, pad_edge=False)
+    for d, name in enumerate(problem.device_names):
+        view.add_row(
+            name, str(int((placement.device == d).sum())), common.time_text(int(run.busy[d]), tick),
+            f"{100 * run.busy[d] / max(1, run.makespan):.1f} %", common.bytes_text(int(run.peak_memory[d])),
+        )  # fmt: skip
+    say(view)

@@ -1,0 +1,112 @@
+"""SIGINT and SIGTERM: whatever runs, the best so far is kept and the process ends within three seconds.
+
+A signal raises KeyboardInterrupt in the main thread, which the commands turn into results. Python can do that only
+between two of its own instructions; where a compiled call takes longer, a watching thread, woken by the signal itself,
+lets the command rescue what it has and ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+GRACE = 2.0
+"""Seconds that the main thread has for an orderly end."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: handled like Ctrl-C, with another exit code."""
+
+
+class _State:
+    received: int = 0
+    rescue: Callable[[], object] | None = None
+    said = threading.Event()
+
+
+def received() -> bool:
+    """Whether a signal asked the command to end."""
+    return _State.received != 0
+
+
+def exit_code() -> int:
+    """Return 130 after SIGINT, 143 after SIGTERM."""
+    return 128 + (_State.received or signal.SIGINT)
+
+
+def say_once() -> bool:
+    """Claim the right to print the outcome; False where the other thread has it."""
+    if _State.said.is_set():
+        return False
+    _State.said.set()
+    return True
+
+
+@contextmanager
+def rescued_by(rescue: Callable[[], object]) -> Iterator[None]:
+    """Let `rescue` write and print what is known if a signal comes while the main thread cannot react."""
+    before, _State.rescue = _State.rescue, rescue
+    try:
+        yield
+    finally:
+        _State.rescue = before
+
+
+@contextmanager
+def signals_handled() -> Iterator[None]:
+    """Handle SIGINT and SIGTERM inside the block; does nothing outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _State.received, _State.rescue = 0, None
+    _State.said.clear()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    old = {number: signal.signal(number, _raise) for number in _SIGNALS}
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(reader,), name="placeopt-signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        os.close(writer)  # ends the watching thread
+
+
+def _raise(number: int, frame: Any) -> None:
+    """Raise the first signal; those that follow change nothing, for the end has begun."""
+    if not _State.received:
+        _State.received = number
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _watch(reader: int) -> None:
+    """Wait for a signal, then for the main thread, and end the process if it does not."""
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        while data := pipe.read(1):
+            if data[0] in _SIGNALS:
+                break
+        else:
+            return
+        number = int(data[0])
+        threading.Event().wait(GRACE)
+    _State.received = number
+    rescue = _State.rescue
+    if rescue is not None and not _State.said.is_set():
+        try:
+            rescue()
+        except BaseException as error:
+            print(f"placeopt: error: {error}", file=sys.stderr)
+    if say_once():
+        print("placeopt: error: interrupted", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(128 + number)

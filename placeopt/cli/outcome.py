@@ -1,0 +1,165 @@
+"""What `placeopt solve` writes and prints."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.cli import common, interrupt
+from placeopt.cli.comparison import devices_used
+from placeopt.model.errors import InputError
+from placeopt.model.objective import objective_of
+
+if TYPE_CHECKING:
+    from placeopt.cli.comparison import Comparison
+    from placeopt.model.result import Result
+
+
+@dataclass
+class Outcome:
+    """Where the outcome of a comparison goes.
+
+    Attributes
+    ----------
+    folder : for the files, None for none. single : whether one solver was named: its JSON is the object itself.
+    files : what was written. unwritten : why a file could not be written, "" if all could.
+    """
+
+    folder: Path | None
+    single: bool
+    json: bool
+    files: list[str] = field(default_factory=list)
+    unwritten: str = ""
+
+    def keep(self, result: Result[Any]) -> None:
+        """Save a result as soon as there is one; a full disk does not end the search."""
+        from placeopt.io.serialize import save
+
+        if self.folder is None:
+            return
+        try:
+            save(result, self.folder / "results" / f"{result.solver}.json")
+        except InputError as error:
+            self.unwritten = str(error)
+
+    def tell(self, comparison: Comparison) -> None:
+        """Write the files, then print the outcome, once."""
+        if comparison.results:
+            self._write(comparison)
+            if interrupt.say_once() or not interrupt.received():
+                if self.json:
+                    common.print_json(_json(comparison, self.files, single=self.single))
+                else:
+                    _print(comparison, self.files)
+        elif comparison.failures and not self.json:
+            for failure in comparison.failures:
+                print(f"placeopt: error: {' '.join(failure.message.split())}", file=sys.stderr)
+        if self.json:
+            for failure in comparison.failures:
+                print(f"placeopt: {failure.solver}: {' '.join(failure.message.split())}", file=sys.stderr)
+        if self.unwritten:
+            print(f"placeopt: error: {self.unwritten}", file=sys.stderr)
+
+    def _write(self, comparison: Comparison) -> None:
+        """Save every result and the best solution; pictures last, for they take longest."""
+        from placeopt.io.placement_file import write_placement
+        from placeopt.io.serialize import save
+        from placeopt.model.placement import Placement
+
+        for result in comparison.results:
+            self.keep(result)
+        winner = comparison.winner
+        if self.folder is None or winner is None:
+            return
+        problem, folder = comparison.problem, self.folder
+        try:
+            written = [save(winner, folder / "result.json")]
+            if isinstance(winner.solution, Placement):
+                file = folder / "placement.json"
+                written.insert(0, write_placement(file, problem, winner.solution, winner.queue or None))
+            self.files = [str(path) for path in written]
+            if isinstance(winner.solution, Placement) and objective_of(problem).drawn:
+                from placeopt.plotting.files import write_pictures
+
+                pictures = write_pictures(folder, problem, winner.solution, winner.queue or None, winner.lower_bound)
+                self.files += [str(path) for path in pictures]
+        except InputError as error:
+            self.unwritten = str(error)
+
+
+def _json(comparison: Comparison, files: list[str], *, single: bool) -> dict[str, Any]:
+    """One result object for one named solver; for several, the list and the best one's fields beside it."""
+    from placeopt.io.serialize import to_dict
+
+    rows = [
+        {**to_dict(result), "devices_used": devices_used(result), "single_device": comparison.alone}
+        for result in comparison.results
+    ]
+    extra = {"bounds": {} if comparison.report is None else comparison.report.bounds, "files": files}
+    if single and len(rows) + len(comparison.failures) == 1:
+        return {**rows[0], **extra}
+    head = rows[comparison.best] if comparison.best is not None else rows[0]
+    failed = [{"solver": f.solver, "error": f.message, "refused": f.refused} for f in comparison.failures]
+    return {**head, **extra, "results": rows, "best": comparison.best, "failures": failed}
+
+
+def _print(comparison: Comparison, files: list[str]) -> None:
+    """Print the table of solvers and what follows from it."""
+    problem = comparison.problem
+    objective = objective_of(problem)
+    say = common.console().print
+    if hasattr(problem, "num_ops"):
+        say(f"{problem.name}: {problem.num_ops} ops, {problem.num_edges} edges, {problem.num_devices} devices")
+    if comparison.report is not None and comparison.report.infeasible:
+        say(f"infeasible: {comparison.report.infeasible}")
+    say(_table(comparison))
+    for result in comparison.results:
+        if result.message:
+            say(f"{result.solver}: {result.message}", markup=False)
+    for failure in comparison.failures:
+        say(f"{failure.solver}: {'not run' if failure.refused else 'failed'}: {failure.message}", markup=False)
+    winner = comparison.winner
+    if winner is None:
+        return
+    how = f", {winner.queue} execution" if winner.queue else ""
+    say(
+        f"\nbest: {winner.solver}, {objective.name} {objective.text(problem, winner.value)} ({winner.value} ticks{how})"
+    )
+    proof = "the solution is optimal" if winner.status == "optimal" else f"gap {common.percent(winner.gap)}"
+    say(f"proven lower bound: {objective.text(problem, winner.lower_bound)} by {winner.bound_method}; {proof}")
+    if objective.baseline and not comparison.interrupted:
+        say(_alone(comparison, winner))
+    for path in files:
+        say(f"wrote {path}")
+
+
+def _table(comparison: Comparison) -> Any:
+    from rich.table import Table
+
+    problem = comparison.problem
+    objective = objective_of(problem)
+    heads = ("solver", objective.name, "gap", "devices", "status", "evaluations", "runtime")
+    view = Table(*heads, box=None, pad_edge=False)
+    for column in view.columns[1:4] + view.columns[5:]:
+        column.justify = "right"
+    for i, result in enumerate(comparison.results):
+        name = f"{result.solver} *" if i == comparison.best and len(comparison.results) > 1 else result.solver
+        view.add_row(
+            name, objective.text(problem, result.value), common.percent(result.gap), str(devices_used(result) or "-"),
+            result.status, str(result.evaluations), f"{result.runtime:.2f} s",
+        )  # fmt: skip
+    return view
+
+
+def _alone(comparison: Comparison, winner: Result[Any]) -> str:
+    """Compare the best solution with the plainest: everything on one device."""
+    problem, alone = comparison.problem, comparison.alone
+    if alone is None:
+        return "no single device can hold the whole model"
+    used = devices_used(winner)
+    if used == 1:
+        return "one device is fastest here: sending tensors costs more than a second device saves"
+    times = f"{alone / max(1, winner.value or 0):.2f} x slower than {used} devices"
+    return f"one device alone: {objective_of(problem).text(problem, alone)}, {times}"

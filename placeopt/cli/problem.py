@@ -1,0 +1,74 @@
+"""The options that describe a problem, shared by every command that takes one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from placeopt.cli import common
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Objective = Annotated[str | None, typer.Option("--objective", help="makespan (default), period or latency.")]
+Memory = Annotated[str | None, typer.Option("--memory", help="static (resident bytes) or peak (and live tensors).")]
+Contiguity = Annotated[str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")]
+Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")]
+Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Latency: convex slots per accelerator.")]
+Profiles = Annotated[str | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")]
+
+
+@dataclass(frozen=True)
+class ProblemOptions:
+    """What the command line says about a problem; the fields are options of the command."""
+
+    source: common.Source
+    cluster: common.ClusterOption = None
+    objective: Objective = None
+    format: common.Format = None
+    training: common.Training = False
+    dim: common.Dim = None
+    memory: Memory = None
+    contiguity: Contiguity = None
+    pipeline: Pipeline = None
+    slots: Slots = None
+    profiles: Profiles = None
+
+    def load(self) -> Any:
+        """Load the problem: a placement, or a pipeline (shape:...) or a job stream (stream:...)."""
+        from placeopt.api import load
+
+        words = ("objective", "format", "memory", "contiguity", "pipeline", "slots", "profiles")
+        given = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
+        if self.training:
+            given["training"] = True
+        return load(self.source, self.cluster, **given, **common.reader_options(self.dim))
+
+
+def takes_problem(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command whose first parameter is a ProblemOptions the options that these are made of."""
+    own = list(inspect.signature(command).parameters.values())[1:]
+    hints = get_type_hints(command, include_extras=True)
+    shared = list(inspect.signature(ProblemOptions).parameters.values())
+    types = get_type_hints(ProblemOptions, include_extras=True)
+    source, options = shared[0], shared[1:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        *(item.replace(annotation=types[item.name], kind=keyword) for item in (source,)),
+        *(item.replace(annotation=hints[item.name], kind=keyword) for item in own),
+        *(item.replace(annotation=types[item.name], kind=keyword) for item in options),
+    ]
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> None:
+        fields = {item.name: values.pop(item.name) for item in shared if item.name in values}
+        command(ProblemOptions(**fields), **values)
+
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {item.name: item.annotation for item in parameters}
+    del with_options.__wrapped__  # type: ignore[attr-defined]
+    return with_options

@@ -1,0 +1,105 @@
+"""`placeopt verify`: certify a solution made anywhere, or check a certificate again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from placeopt.cli import common, interrupt
+from placeopt.cli.problem import ProblemOptions, takes_problem
+
+if TYPE_CHECKING:
+    from placeopt.certify.certificate import Certificate
+
+MAX_LINES = 20
+
+
+@takes_problem
+def verify_command(
+    options: ProblemOptions,
+    placement: Annotated[
+        Path | None, typer.Argument(help="Placement (JSON or CSV: op,device[,priority]) or saved result.")
+    ] = None,
+    seconds: common.Seconds = 10.0,
+    queue: common.Queue = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File for the certificate (JSON).")] = None,
+    recheck: Annotated[Path | None, typer.Option("--recheck", help="Certificate to check again.")] = None,
+    json: common.Json = False,
+) -> None:
+    """Verify a placement made elsewhere: violations, or a certificate with its gap to the proven bound.
+
+    Exit code 1 if the placement is not valid. Example:
+    `placeopt verify onnx:inception_v1 learned.csv --cluster 4xA100 --seconds 60 --out certificate.json`
+    """
+    from placeopt.certify.verify import verify
+    from placeopt.model.errors import InputError
+
+    if placement is None:
+        raise InputError("verify: expected a placement file after the source (JSON or CSV with op,device[,priority])")
+    problem = options.load()
+    if recheck is not None:
+        raise typer.Exit(_check_again(problem, placement, recheck, seconds, json=json))
+
+    def rescue() -> None:
+        _report(problem, verify(problem, placement, seconds=0.0, queue=queue), out, json=json)
+
+    with interrupt.rescued_by(rescue):
+        certificate = verify(problem, placement, seconds=seconds, queue=queue)
+        _report(problem, certificate, out, json=json)
+    if interrupt.received():
+        raise typer.Exit(interrupt.exit_code())
+    raise typer.Exit(0 if certificate.feasible else 1)
+
+
+def _check_again(problem: Any, placement: Path, certificate: Path, seconds: float, *, json: bool) -> int:
+    """Print what a certificate says differently from what is found now; return the exit code."""
+    from placeopt.certify.verify import recheck
+
+    differences = recheck(certificate, problem, placement, seconds=seconds)
+    if json:
+        common.print_json({"certificate": str(certificate), "holds": not differences, "differences": differences})
+    else:
+        say = common.console().print
+        say("the certificate holds" if not differences else "the certificate does not hold:")
+        for line in differences:
+            say(f"  {line}", markup=False)
+    return 1 if differences else 0
+
+
+def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: bool) -> None:
+    """Print a certificate, then write it: a full disk does not hide the outcome."""
+    if not interrupt.say_once() and interrupt.received():
+        return
+    data = certificate.to_dict()
+    if json:
+        common.print_json(data)
+    else:
+        _print(problem, certificate)
+    if out is not None:
+        import json as json_module
+
+        from placeopt.model.files import write_text
+
+        write_text(out, json_module.dumps(data, indent=1) + "\n")
+        if not json:
+            common.console().print(f"certificate: {out}")
+
+
+def _print(problem: Any, certificate: Certificate) -> None:
+    from placeopt.model.objective import objective_of
+
+    say, objective = common.console().print, objective_of(problem)
+    if certificate.feasible:
+        word = "optimal" if certificate.status == "optimal" else "valid"
+        how = f" ({certificate.queue} execution)" if certificate.queue else ""
+        say(f"{word}: {objective.name} {objective.text(problem, certificate.value)}{how}")
+        say(f"proven lower bound {objective.text(problem, certificate.lower_bound)} by {certificate.bound_method}; "
+            f"gap {common.percent(certificate.gap)}")  # fmt: skip
+        return
+    say(f"not valid: {len(certificate.violations)} violation(s)")
+    for line in certificate.violations[:MAX_LINES]:
+        say(f"  {line}", markup=False)
+    if len(certificate.violations) > MAX_LINES:
+        say(f"  ... and {len(certificate.violations) - MAX_LINES} more")
