@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from placeopt.cli import common
+from placeopt.cli import common, interrupt
+
+if TYPE_CHECKING:
+    from placeopt.experiments.progress import Summary
 
 
 def bench_command(
@@ -30,7 +33,7 @@ def bench_command(
 ) -> None:
     """Run a study in parallel. Killed and started again, it goes on where it was.
 
-    Example: `placeopt bench results/heuristics/study.toml --jobs 2`
+    Exit code 1 if a cell failed or could not be saved. Example: `placeopt bench results/heuristics/study.toml --jobs 2`
     """
     from placeopt.experiments.progress import LiveReporter, PlainReporter
     from placeopt.experiments.runner import run_study
@@ -53,28 +56,29 @@ def bench_command(
     finally:
         if live is not None:
             live.close()
-    folder = results / grid.name
+    _tell(summary, grid.name, results / grid.name, json=json)
+    if summary.interrupted:
+        raise typer.Exit(interrupt.exit_code())
+    raise typer.Exit(1 if summary.unsaved or summary.failed else 0)
+
+
+def _tell(summary: Summary, name: str, folder: Path, *, json: bool) -> None:
+    """Print what a run of a study did."""
     if json:
         common.print_json(
-            {"study": grid.name, "folder": str(folder), "cells": summary.total, "skipped": summary.skipped,
+            {"study": name, "folder": str(folder), "cells": summary.total, "skipped": summary.skipped,
              "done": summary.done, "failed": summary.failed, "unsaved": summary.unsaved,
              "interrupted": summary.interrupted, "runtime": summary.seconds, "errors": summary.errors}
         )  # fmt: skip
-    else:
-        say = common.console().print
-        say(f"{grid.name}: {summary.done} done, {summary.failed} failed, {summary.skipped} finished before "
-            f"({summary.seconds:.1f} s)")  # fmt: skip
-        if summary.unsaved:
-            say(
-                f"{summary.unsaved} results could not be written (disk full?): free some space and run the command again"
-            )
-        if summary.interrupted:
-            say("interrupted: run the same command to go on")
-        say(f"results: {folder / 'runs.jsonl'}; next: placeopt report {folder}")
-    if summary.interrupted:
-        raise typer.Exit(130)
+        return
+    say = common.console().print
+    say(f"{name}: {summary.done} done, {summary.failed} failed, {summary.skipped} finished before "
+        f"({summary.seconds:.1f} s)")  # fmt: skip
     if summary.unsaved:
-        raise typer.Exit(1)
+        say(f"{summary.unsaved} results could not be written (disk full?): free some space and run the command again")
+    if summary.interrupted:
+        say("interrupted: run the same command to go on")
+    say(f"results: {folder / 'runs.jsonl'}; next: placeopt report {folder}")
 
 
 def report_command(
@@ -92,12 +96,12 @@ def report_command(
     """
     from placeopt.experiments.archive import update_archive
     from placeopt.experiments.report import write_report
-    from placeopt.experiments.store import latest, read_rows
+    from placeopt.experiments.store import cell_rows
 
     files, data = write_report(folder, out or folder, parquet=parquet)
     changes = []
     if archive is not None:
-        changes = update_archive(archive, latest(read_rows(folder / "runs.jsonl")).values())
+        changes = update_archive(archive, cell_rows(folder / "runs.jsonl"))
     if json:
         common.print_json({**data, "files": [str(path) for path in files], "archived": changes})
         return

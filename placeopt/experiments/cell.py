@@ -7,18 +7,34 @@ import faulthandler
 import json
 import os
 import platform
+import signal
 import threading
 import time
 import traceback
 import zlib
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.io.serialize import result_fields
+from placeopt.model.errors import InputError, SolverError
+from placeopt.model.files import one_line
+from placeopt.model.placement import Placement
+from placeopt.version import __version__
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from placeopt.experiments.study import Cell
 
 MAX_TRACE = 60
+
+RESULT_FIELDS = (
+    "problem", "status", "value", "value_exact", "lower_bound", "lower_bound_exact", "bound_method", "gap", "stop_reason",
+    "evaluations", "runtime", "queue", "tick_seconds", "message",
+)  # fmt: skip
+"""Fields of a Result that a row has under the same name."""
 
 
 def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict[str, Any]:
@@ -31,8 +47,6 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
     guard : enforce the hard timeout by ending the process (impossible where cells share one process).
     """
     note = None if running is None else Path(running) / str(os.getpid())
-    limit = cell.hard_timeout
-    guard = guard and threading.current_thread() is threading.main_thread()
     if cell.kind == "placement":
         from placeopt.makespan.evaluate import warm_up
 
@@ -40,26 +54,71 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
     started = time.time()
     if note is not None:
         note.write_text(json.dumps({"key": cell.key, "started": started}))
-    devnull = None
-    if guard and limit is not None:
-        # In C, without the interpreter lock: it ends the process even if a solver never returns to Python.
-        devnull = open(os.devnull, "w")  # noqa: SIM115
-        faulthandler.dump_traceback_later(limit, exit=True, file=devnull)
-    try:
-        row = _solve(cell)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a solver may raise anything; the grid goes on
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
-        row = failure(cell, message, time.time() - started)
-    finally:
-        if devnull is not None:
-            faulthandler.cancel_dump_traceback_later()
-            devnull.close()
-        if note is not None:
-            note.unlink(missing_ok=True)
+    guard = guard and threading.current_thread() is threading.main_thread()
+    with _hard_timeout(cell.hard_timeout if guard else None), _signals_noted() as signals:
+        try:
+            row = _solve(cell)
+            if row["stop_reason"] == "interrupted" and signals:
+                raise KeyboardInterrupt
+            if row["stop_reason"] == "interrupted":
+                row = failure(cell, "the solver interrupted itself (KeyboardInterrupt)", time.time() - started)
+        except BaseException as error:  # a solver may raise anything; the grid goes on
+            if isinstance(error, KeyboardInterrupt) and signals:
+                raise
+            row = failure(cell, _words(error), time.time() - started)
+        finally:
+            if note is not None:
+                note.unlink(missing_ok=True)
     return row
+
+
+def _words(error: BaseException) -> str:
+    """Say in one line what was raised, and where."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    origin = f"({Path(where.filename).name}:{where.lineno})"
+    if isinstance(error, InputError | SolverError):
+        return one_line(f"{error} {origin}", 400)
+    return one_line(f"{type(error).__name__}: {error} {origin}", 400)
+
+
+@contextmanager
+def _hard_timeout(limit: float | None) -> Iterator[None]:
+    """End the process after `limit` seconds, even if a solver never returns to Python."""
+    if limit is None:
+        yield
+        return
+    with open(os.devnull, "w") as devnull:
+        faulthandler.dump_traceback_later(limit, exit=True, file=devnull)  # in C, without the interpreter lock
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def _signals_noted() -> Iterator[list[int]]:
+    """Yield the signals that arrive: they tell a person's Ctrl-C from a solver that raises KeyboardInterrupt."""
+    arrived: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield arrived
+        return
+    old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: Any) -> None:
+        arrived.append(number)
+        handler = old[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    for number, handler in old.items():
+        if callable(handler):
+            signal.signal(number, note)
+    try:
+        yield arrived
+    finally:
+        for number, handler in old.items():
+            if callable(handler):
+                signal.signal(number, handler)
 
 
 def failure(cell: Cell, message: str, runtime: float) -> dict[str, Any]:
@@ -87,30 +146,29 @@ def _bound(text: str) -> Any:
 def _solve(cell: Cell) -> dict[str, Any]:
     from placeopt.model.budget import Budget
     from placeopt.solving.registry import make_solver
+    from placeopt.solving.run import run
 
     text = json.dumps({"instance": cell.instance, "cluster": cell.cluster, "objective": cell.objective, "kind": cell.kind,
                        "training": cell.training, "fields": cell.fields}, sort_keys=True)  # fmt: skip
     problem = _problem(text)
     solver = make_solver(cell.solver, cell.kind, **cell.options)
-    budget = Budget(cell.seconds, cell.evaluations, cell.target)
-    result = solver.solve(problem, budget, seed=cell.seed)
+    result = run(problem, solver, Budget(cell.seconds, cell.evaluations, cell.target), seed=cell.seed)
     if cell.kind == "placement":
         result = result.with_bound(_bound(text))
-    trace = [[round(p.seconds, 4), p.evaluations, p.incumbent, p.lower_bound] for p in result.trace]
+    found = result_fields(result)
+    trace = [[round(point[0], 4), *point[1:]] for point in found["trace"]]
     row = {
-        **cell.spec(), **_where(), "problem": result.problem, "status": result.status, "value": result.objective,
-        "lower_bound": result.lower_bound, "bound_method": result.bound_method, "gap": result.gap,
-        "stop_reason": result.stop_reason, "evaluations": result.evaluations, "runtime": result.runtime,
-        "queue": result.queue, "tick_seconds": result.tick_seconds, "message": result.message, "trace": thin(trace),
-    }  # fmt: skip
+        **cell.spec(),
+        **_where(),
+        **{key: found[key] for key in RESULT_FIELDS if key in found},
+        "trace": thin(trace),
+    }
     if cell.keep_placement and getattr(result.solution, "device", None) is not None:
         row["placement"] = pack_placement(result.solution)
     return row
 
 
 def _where() -> dict[str, Any]:
-    from placeopt.version import __version__
-
     return {
         "version": __version__,
         "host": platform.node(),
@@ -137,7 +195,5 @@ def pack_placement(placement: Any) -> str:
 
 def unpack_placement(text: str) -> Any:
     """Return the placement that `pack_placement` wrote."""
-    from placeopt.model.placement import Placement
-
     data = json.loads(zlib.decompress(base64.b85decode(text)))
     return Placement(data["device"], data.get("priority"))

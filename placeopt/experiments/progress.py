@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from placeopt.experiments.runner import Summary
+
+@dataclass
+class Summary:
+    """What a run of a study did.
+
+    Attributes
+    ----------
+    skipped : cells that were finished before; unsaved : finished cells that the disk did not take.
+    """
+
+    total: int = 0
+    skipped: int = 0
+    done: int = 0
+    failed: int = 0
+    unsaved: int = 0
+    interrupted: bool = False
+    seconds: float = 0.0
+    errors: list[str] = field(default_factory=list)
 
 
 class Reporter(Protocol):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.experiments import analysis
-from placeopt.experiments.store import latest, read_rows
+from placeopt.experiments.store import cell_rows
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import write_bytes, write_text
 
@@ -33,7 +33,7 @@ def write_report(folder: str | Path, out: str | Path, *, parquet: bool = False) 
     path = source if source.is_file() else source / "runs.jsonl"
     if not path.exists():
         raise InputError(f"'{folder}': expected a folder with runs.jsonl; run 'placeopt bench STUDY.toml' first")
-    rows = list(latest(read_rows(path)).values())
+    rows = cell_rows(path)
     if not rows:
         raise InputError(f"'{path}' has no runs yet; run 'placeopt bench STUDY.toml' first")
     out = Path(out)
@@ -184,7 +184,7 @@ def _median(values: Any) -> float:
 def _figures(table: analysis.Comparison, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the figures by file name; none without matplotlib."""
     try:
-        from placeopt.plotting.study import convergence_figure, gap_figure, profile_figure
+        from placeopt.experiments.figures import convergence_figure, gap_figure, profile_figure
 
         figures = {"profile": profile_figure(table), "gaps": gap_figure(table)}
         if (figure := convergence_figure(rows, table.solvers)) is not None:

@@ -5,42 +5,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.experiments.alone import run_alone
 from placeopt.experiments.cell import failure, run_cell
+from placeopt.experiments.progress import Reporter, Summary
 from placeopt.experiments.store import RunStore, latest
 from placeopt.experiments.study import Cell, Study, expand
-from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.errors import InputError, MissingExtraError, SolverError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from placeopt.experiments.progress import Reporter
-
 BACKENDS = ("loky", "threading", "dask", "ray")
-
-
-@dataclass
-class Summary:
-    """What a run of a study did.
-
-    Attributes
-    ----------
-    skipped : cells that were finished before; unsaved : finished cells that the disk did not take.
-    """
-
-    total: int = 0
-    skipped: int = 0
-    done: int = 0
-    failed: int = 0
-    unsaved: int = 0
-    interrupted: bool = False
-    seconds: float = 0.0
-    errors: list[str] = field(default_factory=list)
 
 
 def run_study(
@@ -79,7 +60,7 @@ def run_study(
     started = time.perf_counter()
     with RunStore(folder) as store:
         known = latest(store.rows())
-        finished = {key for key, row in known.items() if not (retry_failed and row["status"] == "failed")}
+        finished = {key for key, row in known.items() if not (retry_failed and row.get("status") == "failed")}
         todo = [cell for cell in cells if cell.key not in finished]
         summary.skipped = len(cells) - len(todo)
         if reporter is not None:
@@ -106,7 +87,10 @@ def _check_workers(cells: list[Cell], jobs: int, cores: int) -> None:
     from placeopt.solving.registry import make_solver
 
     for name, kind, options in {(c.solver, c.kind, json.dumps(c.options, sort_keys=True)) for c in cells}:
-        workers = getattr(make_solver(name, kind, **json.loads(options)), "num_workers", 1)
+        try:
+            workers = getattr(make_solver(name, kind, **json.loads(options)), "num_workers", 1)
+        except SolverError:
+            continue  # a broken plug-in: its cells say so
         if isinstance(workers, int) and workers > 1 and workers * jobs > cores:
             raise InputError(
                 f"solver '{name}' uses {workers} workers, times {jobs} jobs is more than {cores} cores: give it "
@@ -154,26 +138,40 @@ def _execute(cells: list[Cell], folder: Path, jobs: int, backend: str, address: 
         alone = [cell for cell, _ in suspects] or list(waiting.values())[:jobs]
         for cell in alone:
             del waiting[cell.key]
-            yield _run_alone(cell, running, reason)
+            yield run_alone(cell, reason)
     shutil.rmtree(running, ignore_errors=True)
 
 
 def _pool(cells: list[Cell], running: Path, jobs: int, backend: str, address: str | None) -> Iterator[dict[str, Any]]:
     from joblib import Parallel, delayed, parallel_config
 
-    guard = backend != "threading"
-    note = str(running) if guard and address is None else None
+    own_processes = backend == "loky" and jobs > 1
+    note = str(running) if backend != "threading" and address is None else None
+    settings: dict[str, Any] = {"initializer": _leave_signals} if own_processes else {}
     with ExitStack() as stack:
         if backend in ("dask", "ray"):
             stack.enter_context(_engine(backend, address, jobs))
-        stack.enter_context(parallel_config(backend=backend))
-        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="3 * n_jobs")
-        yield from parallel(delayed(run_cell)(cell, note, guard) for cell in cells)
+        stack.enter_context(parallel_config(backend=backend, **settings))
+        # Small tasks are sent to a Ray cluster together: each message costs more than a small cell.
+        size: Any = "auto" if backend == "ray" else 1
+        parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=size, pre_dispatch="3 * n_jobs")
+        # Elsewhere a worker that ends takes others along, or is started again and again.
+        run = [
+            delayed(run_alone)(cell) if cell.hard_timeout is not None and not own_processes
+            else delayed(run_cell)(cell, note, own_processes)
+            for cell in cells
+        ]  # fmt: skip
+        yield from parallel(run)
     if backend == "loky":
         from joblib.externals.loky import get_reusable_executor
 
         # Another study may need another environment, and idle workers hold memory.
         get_reusable_executor(reuse=True).shutdown(wait=True)
+
+
+def _leave_signals() -> None:
+    """Leave Ctrl-C to the main process, which ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _engine(backend: str, address: str | None, jobs: int) -> AbstractContextManager[Any]:
@@ -212,40 +210,3 @@ def _suspects(running: Path, waiting: dict[str, Cell]) -> list[tuple[Cell, float
         if data["key"] in waiting:
             found.append((waiting[data["key"]], time.time() - data["started"]))
     return found
-
-
-def _run_alone(cell: Cell, running: Path, reason: str) -> dict[str, Any]:
-    """Run one cell in a process of its own; if that dies too, the cell is to blame."""
-    import multiprocessing
-
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(sender, cell), daemon=True)
-    started = time.time()
-    process.start()
-    sender.close()
-    limit = None if cell.hard_timeout is None else cell.hard_timeout + 30
-    try:
-        if receiver.poll(limit):
-            row: dict[str, Any] = receiver.recv()
-            process.join()
-            return row
-        message = f"hard timeout: not finished after {cell.hard_timeout} s"
-    except EOFError:
-        process.join()
-        code = process.exitcode or 0
-        if code == 1 and cell.hard_timeout is not None and time.time() - started >= 0.95 * cell.hard_timeout:
-            message = f"hard timeout: not finished after {cell.hard_timeout:g} s, worker ended"
-        elif code < 0:
-            message = f"worker killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")
-        else:
-            message = f"worker ended with exit code {code} ({reason})"
-    finally:
-        if process.is_alive():
-            process.kill()
-    return failure(cell, message, time.time() - started)
-
-
-def _child(sender: Any, cell: Cell) -> None:
-    sender.send(run_cell(cell))
-    sender.close()

@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
+from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import TracebackType
+
+_NUMBER, _MAYBE = (int, float), (int, float, type(None))
+_COLUMNS: dict[str, tuple[type, ...]] = {
+    "key": (str,), "instance": (str,), "objective": (str,), "problem_hash": (str,), "label": (str,), "seed": (int,),
+    "status": (str,), "value": _MAYBE, "lower_bound": _NUMBER, "bound_method": (str,), "evaluations": (int,),
+    "runtime": _NUMBER, "trace": (list,),
+}  # fmt: skip
+"""Columns that every row has, with their types."""
 
 
 class RunStore:
@@ -116,11 +125,29 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
                 return
             try:
                 row = json.loads(line)
-            except ValueError as error:
-                raise InputError(
-                    f"'{path}' line {number} is damaged: remove that line, its cell will run again"
-                ) from error
+            except (ValueError, RecursionError):
+                row = None
+            if not isinstance(row, dict) or not isinstance(row.get("key"), str):
+                raise InputError(f"'{path}' line {number} is damaged: remove that line, its cell will run again")
             yield row
+
+
+def cell_rows(path: str | Path) -> list[dict[str, Any]]:
+    """Return the last row of every cell of a runs.jsonl file, each with every column that a report needs.
+
+    Raises
+    ------
+    InputError
+        If a line is damaged, or a row lacks a column or has one of another type.
+    """
+    rows = latest(read_rows(path))
+    for key, row in rows.items():
+        for column, kinds in _COLUMNS.items():
+            if column not in row or not isinstance(row[column], kinds):
+                found = one_line(repr(row.get(column)), 40)
+                raise InputError(f"'{path}' row '{one_line(key)}' is damaged ('{column}' is {found}): remove that line, its cell "
+                                 "will run again")  # fmt: skip
+    return list(rows.values())
 
 
 def latest(rows: Iterator[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -24,19 +24,27 @@ import glob
 import hashlib
 import itertools
 import json
+import math
 import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from placeopt.model.errors import InputError
-from placeopt.model.files import read_text
+from placeopt.model.errors import InputError, SolverError
+from placeopt.model.files import one_line, read_text
 from placeopt.version import __version__
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
 MAX_CELLS = 1_000_000
+MAX_BYTES = 2**20
+"""Studies larger than this are refused before they are read."""
+
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Strict(BaseModel):
@@ -46,7 +54,7 @@ class _Strict(BaseModel):
 class SeedRange(_Strict):
     """Seeds first, first + 1, ... (`count` of them)."""
 
-    first: int = Field(0, ge=0)
+    first: int = Field(0, ge=0, lt=2**62)
     count: int = Field(ge=1, le=100_000)
 
 
@@ -59,7 +67,12 @@ class SolverEntry(_Strict):
     grid: dict[str, list[Any]] = {}
     seconds: float | None = Field(None, ge=0)
     evaluations: int | None = Field(None, ge=1)
-    seeds: list[int] | SeedRange | None = None
+    seeds: list[Seed] | SeedRange | None = None
+
+    @property
+    def num_configurations(self) -> int:
+        """Number of points of the grid."""
+        return math.prod(len(values) for values in self.grid.values())
 
     def configurations(self) -> list[tuple[str, dict[str, Any]]]:
         """Return (label, options) for every point of the grid."""
@@ -82,7 +95,7 @@ class Study(_Strict):
     instances: list[str] = Field(min_length=1)
     clusters: list[str] = []
     objectives: list[str] = ["makespan"]
-    seeds: list[int] | SeedRange = [0]
+    seeds: list[Seed] | SeedRange = [0]
     seconds: float | None = Field(None, ge=0)
     evaluations: int | None = Field(None, ge=1)
     target: int | None = None
@@ -156,9 +169,10 @@ def load_study(path: str | Path) -> Study:
     """
     path = Path(path)
     try:
-        table = tomllib.loads(read_text(path, what="study"))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"study '{path}' is not valid TOML: {error}") from error
+        table = tomllib.loads(read_text(path, max_bytes=MAX_BYTES, what="study"))
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of thousands of digits
+        words = "nested too deeply" if isinstance(error, RecursionError) else one_line(str(error))
+        raise InputError(f"study '{path}' is not valid TOML: {words}") from error
     table.setdefault("name", path.parent.name if path.stem == "study" else path.stem)
     try:
         return Study.model_validate({**table, "folder": str(path.parent)})
@@ -166,13 +180,17 @@ def load_study(path: str | Path) -> Study:
         # The deepest location is the alternative that came closest to what was meant.
         first = max(error.errors(), key=lambda e: len(e["loc"]))
         where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"study '{path}': {where or 'table'}: {first['msg']}") from error
+        raise InputError(f"study '{path}': {one_line(where) or 'table'}: {one_line(first['msg'], 160)}") from error
+    except RecursionError as error:
+        raise InputError(f"study '{path}': nested too deeply") from error
 
 
 def expand_instances(patterns: list[str], folder: str = ".") -> list[str]:
     """Expand {a,b} alternatives, {1..4} ranges and file globs, in a fixed order."""
     found: list[str] = []
     for pattern in patterns:
+        if _count(pattern) > MAX_CELLS:
+            raise InputError(f"study: '{one_line(pattern)}' stands for more than {MAX_CELLS} instances; split it")
         for text in _braces(pattern):
             if ":" in text.split("/", 1)[0]:  # gen:..., onnx:..., shape:..., stream:...
                 found.append(text)
@@ -185,16 +203,28 @@ def expand_instances(patterns: list[str], folder: str = ".") -> list[str]:
     return list(dict.fromkeys(found))
 
 
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
+
+
+def _choices(inside: str) -> Sequence[Any]:
+    """Return what the inside of a pair of braces stands for; a range is not written out."""
+    if between := _RANGE.fullmatch(inside):
+        return range(int(between[1]), int(between[2]) + 1)
+    return inside.split(",")
+
+
+def _count(pattern: str) -> int:
+    """Return how many texts a pattern stands for; with nested braces at most that many."""
+    return math.prod(len(_choices(inside)) for inside in _BRACES.findall(pattern))
+
+
 def _braces(text: str) -> list[str]:
-    match = re.search(r"\{([^{}]*)\}", text)
+    match = _BRACES.search(text)
     if match is None:
         return [text]
-    inside = match[1]
-    if between := re.fullmatch(r"(\d+)\.\.(\d+)", inside):
-        choices = [str(i) for i in range(int(between[1]), int(between[2]) + 1)]
-    else:
-        choices = inside.split(",")
-    return [x for choice in choices for x in _braces(text[: match.start()] + choice + text[match.end() :])]
+    choices = _choices(match[1])
+    return [x for choice in choices for x in _braces(f"{text[: match.start()]}{choice}{text[match.end() :]}")]
 
 
 def load_cell_problem(
@@ -230,50 +260,54 @@ def expand(study: Study) -> list[Cell]:
     InputError
         If a solver, option, instance or cluster is not understood, or the grid is larger than a million cells.
     """
-    from placeopt.solving.registry import make_solver
-    from placeopt.solving.run import check_accepts
-
     instances = expand_instances(study.instances, study.folder)
     clusters: list[str | None] = list(study.clusters) or [None]
-    problems = {
-        (instance, cluster, objective): load_cell_problem(
-            instance, cluster, objective, study.kind, study.training, study.fields
-        )
-        for instance in instances
-        for cluster in clusters
-        for objective in study.objectives
-    }
+    runs = sum(len(_seeds(entry.seeds or study.seeds)) * entry.num_configurations for entry in study.solvers)
+    if runs * len(instances) * len(clusters) * len(study.objectives) > MAX_CELLS:
+        raise InputError(f"study '{study.name}': more than {MAX_CELLS} cells; split it")
     cells: dict[str, Cell] = {}
-    for (instance, cluster, objective), problem in problems.items():
-        digest = content_hash(problem)
-        for entry in study.solvers:
-            for label, options in entry.configurations():
-                solver = make_solver(entry.name, study.kind, **options)
-                check_accepts(solver, problem)
-                for seed in _seeds(entry.seeds or study.seeds):
-                    seconds = entry.seconds if entry.seconds is not None or entry.evaluations else study.seconds
-                    evaluations = entry.evaluations or (study.evaluations if entry.seconds is None else None)
-                    what = [
-                        digest,
-                        study.kind,
-                        entry.name,
-                        options,
-                        seed,
-                        seconds,
-                        evaluations,
-                        study.target,
-                        __version__,
-                    ]
-                    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
-                    cells.setdefault(key, Cell(
-                        key, instance, cluster, digest, objective, study.kind, entry.name, label, options, seed, seconds,
-                        evaluations, study.target, study.training, study.fields, study.folder, study.keep_placements,
-                        study.hard_timeout,
-                    ))  # fmt: skip
-                    if len(cells) > MAX_CELLS:
-                        raise InputError(f"study '{study.name}': more than {MAX_CELLS} cells; split it")
+    for instance, cluster, objective in itertools.product(instances, clusters, study.objectives):
+        problem = load_cell_problem(instance, cluster, objective, study.kind, study.training, study.fields)
+        for cell in _cells_of(study, instance, cluster, objective, problem):
+            cells.setdefault(cell.key, cell)
     return list(cells.values())
 
 
-def _seeds(seeds: list[int] | SeedRange) -> list[int]:
-    return list(range(seeds.first, seeds.first + seeds.count)) if isinstance(seeds, SeedRange) else list(seeds)
+def _cells_of(study: Study, instance: str, cluster: str | None, objective: str, problem: Any) -> Iterator[Cell]:
+    """Yield the cells of one problem."""
+    digest = content_hash(problem)
+    for entry in study.solvers:
+        for label, options in entry.configurations():
+            version = _checked(entry.name, study.kind, options, problem)
+            for seed in _seeds(entry.seeds or study.seeds):
+                seconds = entry.seconds if entry.seconds is not None or entry.evaluations else study.seconds
+                evaluations = entry.evaluations or (study.evaluations if entry.seconds is None else None)
+                what = [
+                    digest, study.kind, entry.name, options, seed, seconds, evaluations, study.target, __version__, *version
+                ]  # fmt: skip
+                key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+                yield Cell(
+                    key, instance, cluster, digest, objective, study.kind, entry.name, label, options, seed, seconds,
+                    evaluations, study.target, study.training, study.fields, study.folder, study.keep_placements,
+                    study.hard_timeout,
+                )  # fmt: skip
+
+
+def _checked(name: str, kind: str, options: dict[str, Any], problem: Any) -> list[str]:
+    """Check that a solver can be made and takes the problem; return its own version, where it has one.
+
+    A broken plug-in is not refused: its cells will say what is wrong, and the others go on.
+    """
+    from placeopt.solving.registry import make_solver, solver_version
+    from placeopt.solving.run import check_accepts
+
+    try:
+        check_accepts(make_solver(name, kind, **options), problem)
+        version = solver_version(name, kind)
+    except SolverError:
+        return []
+    return [] if version == __version__ else [version]
+
+
+def _seeds(seeds: list[int] | SeedRange) -> Sequence[int]:
+    return range(seeds.first, seeds.first + seeds.count) if isinstance(seeds, SeedRange) else seeds

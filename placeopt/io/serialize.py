@@ -460,7 +460,8 @@ def _decode_budget(body: Body) -> Budget:
 # --- Result ---------------------------------------------------------------------------------------------
 
 
-def _encode_result(result: Result[Any]) -> dict[str, Any]:
+def result_fields(result: Result[Any]) -> dict[str, Any]:
+    """Return the JSON fields of a result, the solution left out."""
     return {
         "problem": result.problem,
         "solver": result.solver,
@@ -479,9 +480,12 @@ def _encode_result(result: Result[Any]) -> dict[str, Any]:
         "message": result.message,
         "tick_seconds": result.tick_seconds,
         "problem_hash": result.problem_hash,
-        "solution": None if result.solution is None else to_dict(result.solution),
-        "trace": [[p.seconds, p.evaluations, p.incumbent, p.lower_bound] for p in result.trace],
+        "trace": [[p.seconds, p.evaluations, _plain(p.incumbent), _plain(p.lower_bound)] for p in result.trace],
     }
+
+
+def _encode_result(result: Result[Any]) -> dict[str, Any]:
+    return {**result_fields(result), "solution": None if result.solution is None else to_dict(result.solution)}
 
 
 def _decode_result(body: Body) -> Result[Any]:
@@ -517,6 +521,13 @@ def _number(key: str, value: Any) -> dict[str, Any]:
     return {key: value}
 
 
+def _plain(value: Any) -> Any:
+    """Return a number of ticks for a trace: a fraction as a float."""
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else float(value)
+    return value
+
+
 def _rational(body: Body, key: str) -> Any:
     """Return what `_number` wrote."""
     if not body.has(f"{key}_exact"):
@@ -529,7 +540,7 @@ def _rational(body: Body, key: str) -> Any:
 
 def _trace_point(body: Body, index: int, row: Any) -> TracePoint:
     ok = isinstance(row, list) and len(row) == 4 and isinstance(row[0], int | float)
-    ok = ok and type(row[1]) is int and (row[2] is None or type(row[2]) is int) and type(row[3]) is int
+    ok = ok and type(row[1]) is int and type(row[2]) in (int, float, type(None)) and type(row[3]) in (int, float)
     if not ok:
         raise body.wrong(f"trace[{index}]", "[seconds, evaluations, incumbent, lower bound]", row)
     return TracePoint(float(row[0]), row[1], row[2], row[3])
@@ -546,4 +557,4 @@ for _codec in (
 ):
     register(_codec)
 
-__all__ = ["Body", "Codec", "from_dict", "load", "register", "save", "to_dict"]
+__all__ = ["Body", "Codec", "from_dict", "load", "register", "result_fields", "save", "to_dict"]
