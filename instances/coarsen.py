@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
-from placeopt.instances.coarse_model import build_coarse
-from placeopt.instances.grouping import Grouping, view_of
+from placeopt.instances.op_groups import Grouping, groupable
+from placeopt.instances.quotient import quotient
 from placeopt.model.arrays import int_array
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
@@ -150,7 +150,7 @@ def coarsen(
     """
     grouping = _group(model, method, groups, depth, types, acyclic=True)
     label = grouping.ordered_labels()
-    return Coarsening(model, build_coarse(model, label, grouping.roots()), label)
+    return Coarsening(model, quotient(model, label, grouping.roots()), label)
 
 
 def group_labels(
@@ -182,16 +182,16 @@ def _group(model: OpGraph | PlacementProblem, method: str, groups: int | None, d
         raise InputError(f"coarsening method '{method}' needs groups=N, the number of groups")
     if groups is not None and groups < 1:
         raise InputError(f"groups: expected at least 1, received {groups}")
-    view = view_of(model)
-    grouping = Grouping(view, acyclic)
+    ops = groupable(model)
+    grouping = Grouping(ops, acyclic)
     if method == "chain":
         grouping.fuse_chains()
     elif method == "type":
         grouping.absorb_types(types, groups or 1)
     elif method == "layer":
-        grouping.by_label(view.layer_labels(depth, groups))
+        grouping.by_label(ops.layer_labels(depth, groups))
     elif method == "meta":
-        grouping.by_label(view.meta_labels())
+        grouping.by_label(ops.meta_labels())
     elif method == "topological" and groups is not None:
         grouping.cut(groups)
     if groups is not None:

@@ -59,7 +59,9 @@ def test_options_change_devices():
     ("name", "words"),
     [("4xA1000", "did you mean"), ("0xA100", "expected 1"), ("uniform:0", "expected 1"), ("4xA100?speed=1", "unknown option"),
      ("4xA100?contention=bus", "contention must be"), ("4xA100?memory=-1", "positive"), ("1xP100?precision=tf32", "matrix units"),
-     ("nowhere.toml", "No such file"), ("99999xA100", "expected 1")],
+     ("nowhere.toml", "no such file"), ("99999xA100", "expected 1"), ("9" * 9999 + "xA100", "expected 1"),
+     ("4xA100?contntion=pair", "did you mean 'contention'"), ("4xA100?memory=1&memory=2", "given twice"),
+     ("a" * 9999, "is not known"), ("uniform:\u0664", "is not known"), ("\0", "is not known")],
 )  # fmt: skip
 def test_wrong_names_say_what_to_write(name, words):
     """A wrong name or option is one clear line."""
@@ -104,9 +106,16 @@ def test_toml_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
-    [('kind = "cpu"', 'kind = "abacus"', "abacus"), ("count = 2", "count = 0", "greater than"), ('link = "bus"', 'link = "bos"', "bos"),
+    [('kind = "cpu"', 'kind = "abacus"', "abacus"), ("count = 2", "count = 0", r"in 1\.\.4096"), ('link = "bus"', 'link = "bos"', "bos"),
      ('between = ["*", "*"]', 'between = ["x", "*"]', "matches no pair"), ("latency = 1e-5", "latency = nan", "finite"),
      ("[[devices]]", "[[devices", "not valid TOML"), ("count = 2", "colour = 2", "colour"),
+     ("count = 2", "cuont = 2", "did you mean 'count'"), ("count = 2", "count = true", "whole number, received true"),
+     ("count = 2", f"count = 0x{'f' * 9999}", "received a number of 39996 bits"), ("25e9", "1e-300", "at least 0.001 bytes"),
+     ("count = 2", f"count = {'9' * 9999}", "not valid TOML"), ("count = 2", f"count = {'[' * 900 + ']' * 900}", "too deeply"),
+     ("count = 2", f"count = {'[' * 99999}", "nested or dotted"), ("count = 2", "a." * 99999 + "b = 1", "nested or dotted"),
+     ("memory_gib = 80", "memory_gib = 1e308", "memory must be in"), ("25e9", "0x" + "f" * 999, "finite number"),
+     ("count = 2", "count = 4096", "at most 4096 devices"), ('name = "bus"', 'name = 3', "expected a string"),
+     ("25e9", '25e9\n[[links]]\nname = "bus"\nlatency = 0\nbandwidth = 1', "there twice"),
      ('contention = "source"', 'contention = "bus"', "contention")],
 )  # fmt: skip
 def test_wrong_toml_files(tmp_path, old, new, words):
@@ -116,6 +125,21 @@ def test_wrong_toml_files(tmp_path, old, new, words):
     with pytest.raises(InputError, match=words) as error:
         make_cluster(path)
     assert "\n" not in str(error.value)
+
+
+def test_a_toml_file_with_a_byte_order_mark_is_read(tmp_path):
+    """Editors that write a byte-order mark do no harm."""
+    path = tmp_path / "lab.toml"
+    path.write_text(GOOD, encoding="utf-8-sig")
+    assert make_cluster(path).num_devices == 3
+
+
+def test_connections_that_cover_the_pairs_too_often_are_refused(tmp_path):
+    """The work for a file of connections is bounded."""
+    path = tmp_path / "lab.toml"
+    path.write_text(GOOD + '[[connections]]\nbetween = ["*", "*"]\nlink = "bus"\n' * 99)
+    with pytest.raises(InputError, match="more than 64 times"):
+        make_cluster(path)
 
 
 def graph():

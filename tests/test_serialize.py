@@ -225,6 +225,13 @@ MALFORMED = {
     "unknown objective": (changed(PROBLEM, "objective", to="speed"), "objective: expected one of"),
     "unknown status": (changed(RESULT, "status", to="great"), "status: expected one of"),
     "value missing": (changed(RESULT, "value", to=...), "both a solution and a value"),
+    "false gap": (changed(RESULT, "gap", to=0.0), '"gap": expected 0.25, which value and bound give, received 0.0'),
+    "gap of wrong type": (changed(RESULT, "gap", to="0.25"), '"gap": expected 0.25'),
+    "false seconds": (changed(RESULT, "seconds", to=1.0), '"seconds": expected 1.2e-05'),
+    "false optimality": (changed(RESULT, "status", to="optimal"), '"status": expected feasible'),
+    "infeasible with a solution": (changed(RESULT, "status", to="infeasible"), '"status": expected feasible'),
+    "bound above the value": (changed(RESULT, "lower_bound", to=13), "exceeds the value"),
+    "hidden optimum": (changed(RESULT, "lower_bound", to=12), '"gap": expected 0.0'),
     "bad trace": (changed(RESULT, "trace", 0, to=[1, 2]), '"trace[0]"'),
     "solution of wrong format": (changed(RESULT, "solution", "format", to=3), '"solution"'),
 }

@@ -7,24 +7,24 @@ Names are `KIND`, `NxKIND` (NVLink), `NxKIND-pcie`, `HxNxKIND` (H hosts over Eth
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import numpy as np
 
-from placeopt.instances.clusters.presets import DEVICES, GIB, LINKS, PCIE_OF, PRESETS, TENSOR_CORE_PEAKS
+from placeopt.instances.clusters.presets import DEVICES, GIB, LINKS, MAX_DEVICES, PCIE_OF, PRESETS, TENSOR_CORE_PEAKS
+from placeopt.instances.clusters.toml_file import read_cluster
 from placeopt.model.cluster import CONTENTION, Cluster, Device, contention_matrix
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, did_you_mean, nearest
+from placeopt.model.files import is_file
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
-MAX_DEVICES = 4096
 OPTIONS = ("contention", "precision", "memory", "efficiency")
 
 
@@ -45,21 +45,22 @@ def make_cluster(source: str | Path | Cluster) -> Cluster:
         return source
     text = str(source)
     base, _, query = text.partition("?")
-    if base.endswith(".toml") or Path(base).is_file():
-        from placeopt.instances.clusters.toml_file import read_cluster
-
-        cluster = read_cluster(Path(base))
+    if base.endswith(".toml") or is_file(base):
+        cluster = read_cluster(base)
     else:
         cluster = _by_name(base)
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    for key in options:
+    options: dict[str, str] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
         if key not in OPTIONS:
-            raise InputError(f"cluster '{text}': unknown option '{key}'; options are {', '.join(OPTIONS)}")
+            raise InputError(f"cluster '{text}': unknown option '{key}'; {did_you_mean(key, OPTIONS)}")
+        if key in options:
+            raise InputError(f"cluster '{text}': option '{key}' is given twice; keep one")
+        options[key] = value
     return replace(_with_options(cluster, options, text), name=text if not base.endswith(".toml") else cluster.name)
 
 
 def _by_name(name: str) -> Cluster:
-    if match := re.fullmatch(r"uniform:(\d+)", name):
+    if match := re.fullmatch(r"uniform:([0-9]+)", name):
         count = _count(match[1], name)
         return _one_host([replace(DEVICES["uniform"], name=f"device{i}") for i in range(count)], "uniform")
     if name in ("cpu+gpu", "edge"):
@@ -67,12 +68,12 @@ def _by_name(name: str) -> Cluster:
         first, second = DEVICES[pair[0]], DEVICES[pair[1]]
         names = ("cpu", "gpu") if name == "cpu+gpu" else ("cpu", "accelerator")
         return _one_host([replace(first, name=names[0]), replace(second, name=names[1])], pair[2])
-    if match := re.fullmatch(r"(?:(\d+)x)?(?:(\d+)x)?([A-Za-z]\w*)(-pcie)?", name):
+    if match := re.fullmatch(r"(?:([0-9]+)x)?(?:([0-9]+)x)?([A-Za-z]\w*)(-pcie)?", name):
         hosts, per_host = (match[1], match[2]) if match[2] else ("1", match[1] or "1")
         kind = _gpu(match[3], name)
         link = PCIE_OF[kind] if match[4] else f"nvlink-{kind}"
         return _hosts(_count(hosts, name), _count(per_host, name), kind, link)
-    if match := re.fullmatch(r"cpu\+(?:(\d+)x)?([A-Za-z]\w*)", name):
+    if match := re.fullmatch(r"cpu\+(?:([0-9]+)x)?([A-Za-z]\w*)", name):
         return _cpu_and_gpus(_count(match[1] or "1", name), _gpu(match[2], name))
     raise _unknown(name)
 
@@ -85,18 +86,18 @@ def _gpu(kind: str, name: str) -> str:
 
 
 def _unknown(name: str) -> InputError:
-    close = difflib.get_close_matches(name, PRESETS, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    near = nearest(name, PRESETS)
+    hint = f"did you mean '{near}'? Use" if near else "use"
     return InputError(
-        f"cluster '{name}' is not known{hint} Use NxKIND (KIND one of {', '.join(PCIE_OF)}), NxKIND-pcie, HxNxKIND, "
+        f"cluster '{name}' is not known; {hint} NxKIND (KIND one of {', '.join(PCIE_OF)}), NxKIND-pcie, HxNxKIND, "
         "cpu+gpu, cpu+NxKIND, edge, uniform:N, or a .toml file ('placeopt clusters' lists examples)"
     )
 
 
 def _count(text: str, name: str) -> int:
-    value = int(text)
+    value = int(text) if len(text) < 10 else MAX_DEVICES + 1
     if not 1 <= value <= MAX_DEVICES:
-        raise InputError(f"cluster '{name}': expected 1..{MAX_DEVICES} devices, received {value}")
+        raise InputError(f"cluster '{name}': expected 1..{MAX_DEVICES} devices, received {text[:20]}")
     return value
 
 
@@ -183,13 +184,3 @@ def _positive(value: str, what: str, text: str) -> float:
     if not (np.isfinite(number) and number > 0):
         raise InputError(f"cluster '{text}': {what} must be a positive number, received '{value}'")
     return number
-
-
-def read_toml(path: Path) -> dict[str, object]:
-    """Return the table of a TOML file, with a one-line error for an unreadable one."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cluster file '{path}': {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"cluster file '{path}' is not valid TOML: {error}") from error

@@ -1,7 +1,7 @@
 """Ready-made devices, links and clusters, with the source of every number.
 
 Peaks are datasheet values of dense arithmetic without sparsity; bandwidths are per direction. Fit your own
-with `placeopt.instances.calibrate` where real times are at hand.
+with `placeopt.instances.cost_fit` where real times are at hand.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from placeopt.model.cluster import Device, Link
 
 GIB = 2**30
+MAX_DEVICES = 4096
 
 DEVICES: dict[str, Device] = {
     # NVIDIA Tesla P100 datasheet (SXM2): 10.6 TFLOP/s fp32, 732 GB/s HBM2, 16 GB.

@@ -37,56 +37,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from placeopt.instances.clusters.parse import MAX_DEVICES, read_toml
-from placeopt.instances.clusters.presets import DEVICES, GIB, LINKS
+from placeopt.instances.clusters.presets import DEVICES, GIB, LINKS, MAX_DEVICES
+from placeopt.io.body import Body
 from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
 from placeopt.model.errors import InputError
+from placeopt.model.files import read_toml
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from numpy.typing import NDArray
+
+MAX_COVER = 64
+"""How often the connections may cover all pairs of devices."""
+
+_CLUSTER_KEYS = ("name", "contention", "devices", "links", "connections")
+_DEVICE_KEYS = ("kind", "name", "count", "family", "peak_flops", "memory_bandwidth", "memory_gib", "launch_overhead")
+_LINK_KEYS = ("name", "latency", "bandwidth")
+_CONNECTION_KEYS = ("between", "link", "one_way")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-
-class _DeviceTable(_Strict):
-    kind: str
-    name: str | None = None
-    count: int = Field(1, ge=1, le=MAX_DEVICES)
-    family: str | None = None
-    peak_flops: float | None = Field(None, gt=0)
-    memory_bandwidth: float | None = Field(None, gt=0)
-    memory_gib: float | None = Field(None, gt=0)
-    launch_overhead: float | None = Field(None, ge=0)
-
-
-class _LinkTable(_Strict):
-    name: str
-    latency: float = Field(ge=0)
-    bandwidth: float = Field(gt=0)
-
-
-class _ConnectionTable(_Strict):
-    between: tuple[str, str]
-    link: str
-    one_way: bool = False
-
-
-class _ClusterTable(_Strict):
-    name: str | None = None
-    contention: str = "none"
-    devices: list[_DeviceTable] = Field(min_length=1)
-    links: list[_LinkTable] = []
-    connections: list[_ConnectionTable] = []
-
-
-def read_cluster(path: Path) -> Cluster:
+def read_cluster(path: str | Path) -> Cluster:
     """Return the cluster described by a TOML file.
 
     Raises
@@ -94,60 +68,80 @@ def read_cluster(path: Path) -> Cluster:
     InputError
         If the file cannot be read, a field is missing, unknown or out of range, or two devices are not connected.
     """
-    try:
-        table = _ClusterTable.model_validate(read_toml(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"cluster file '{path}': {where}: {first['msg']}, received {first['input']!r}") from error
-    devices = [device for row in table.devices for device in _devices(row, path)]
-    links = [Link(row.name, row.latency, row.bandwidth) for row in table.links]
-    index = {link.name: i for i, link in enumerate(links)}
-    k = len(devices)
+    where = f"cluster file '{path}'"
+    table = Body(read_toml(path, what="cluster file"), where).only(_CLUSTER_KEYS)
+    devices: list[Device] = []
+    for row in table.bodies("devices"):
+        devices += _devices(row.only(_DEVICE_KEYS))
+        if len(devices) > MAX_DEVICES:
+            raise InputError(f"{where}: expected at most {MAX_DEVICES} devices, received {len(devices)} or more")
+    links: dict[str, Link] = {}
+    for row in table.bodies("links") if table.has("links") else []:
+        link = Link(row.only(_LINK_KEYS).text("name"), row.number("latency"), row.number("bandwidth"))
+        if link.name in links:
+            raise InputError(f"{row.where}: link '{link.name}' is there twice; names must be distinct")
+        links[link.name] = link
+    connections = table.bodies("connections") if table.has("connections") else []
+    link_class = _connect(connections, devices, links, where)
+    links = links or {"uniform": LINKS["uniform"]}  # one device: nothing is ever sent
+    channel = contention_matrix(len(devices), table.text("contention", "none"))
+    name = table.text("name", "") or Path(path).stem
+    return Cluster(name, tuple(devices), tuple(links.values()), link_class, channel)
+
+
+def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], where: str) -> NDArray[np.int64]:
+    """Return the link of every pair of devices; ready-made links that are used are added to `links`."""
+    names = [device.name for device in devices]
+    k = len(names)
     link_class = np.full((k, k), -1, dtype=np.int64)
-    for row in table.connections:
-        if row.link not in index:
-            if row.link not in LINKS:
-                raise InputError(f"cluster file '{path}': connection uses the link '{row.link}', which is not defined; "
-                                 f"defined: {', '.join(index) or 'none'}; ready-made: {', '.join(LINKS)}")  # fmt: skip
-            index[row.link] = len(links)
-            links.append(LINKS[row.link])
-        matched = False
-        for i, source in enumerate(devices):
-            for j, target in enumerate(devices):
-                ways = [row.between] if row.one_way else [row.between, row.between[::-1]]
-                if i != j and any(fnmatchcase(source.name, a) and fnmatchcase(target.name, b) for a, b in ways):
-                    link_class[i, j] = index[row.link]
-                    matched = True
-        if not matched and k > 1:
-            raise InputError(f"cluster file '{path}': connection between {row.between} matches no pair of devices; "
-                             f"devices are {', '.join(d.name for d in devices)}")  # fmt: skip
+    covered = 0
+    for row in rows:
+        ends, link = row.only(_CONNECTION_KEYS).texts("between"), row.text("link")
+        if len(ends) != 2:
+            raise row.wrong("between", "two patterns of device names", ends)
+        if link not in links:
+            if link not in LINKS:
+                raise InputError(f"{row.where}: link '{link}' is not defined; "
+                                 f"defined: {', '.join(links) or 'none'}; ready-made: {', '.join(LINKS)}")  # fmt: skip
+            links[link] = LINKS[link]
+        first, second = (np.flatnonzero([fnmatchcase(name, end) for name in names]) for end in ends)
+        covered += len(first) * len(second)
+        if covered > MAX_COVER * k * k:
+            raise InputError(f"{row.where}: the connections cover all pairs more than {MAX_COVER} times; write fewer")
+        pairs = len(first) * len(second) - len(np.intersect1d(first, second))
+        if not pairs and k > 1:
+            raise InputError(f"{row.where}: {list(ends)} matches no pair of devices; devices are {', '.join(names)}")
+        number = list(links).index(link)
+        link_class[np.ix_(first, second)] = number
+        if not row.flag("one_way"):
+            link_class[np.ix_(second, first)] = number
     np.fill_diagonal(link_class, 0)
     if (link_class < 0).any():
         i, j = (int(x) for x in np.argwhere(link_class < 0)[0])
-        raise InputError(f"cluster file '{path}': '{devices[i].name}' and '{devices[j].name}' are not connected; "
+        raise InputError(f"{where}: '{names[i]}' and '{names[j]}' are not connected; "
                          "add a [[connections]] entry that matches them")  # fmt: skip
-    if not links:
-        links = [LINKS["uniform"]]  # one device: nothing is ever sent
-    channel = contention_matrix(k, table.contention)
-    return Cluster(table.name or path.stem, tuple(devices), tuple(links), link_class, channel)
+    return link_class
 
 
-def _devices(row: _DeviceTable, path: Path) -> list[Device]:
-    base = DEVICES.get(row.kind)
-    if base is None:
-        missing = [key for key in ("family", "peak_flops", "memory_bandwidth") if getattr(row, key) is None]
-        if missing:
-            raise InputError(f"cluster file '{path}': device kind '{row.kind}' is not ready-made ({', '.join(DEVICES)}), "
-                             f"so it needs {', '.join(missing)}")  # fmt: skip
-        base = Device(row.kind, row.kind, str(row.family), float(row.peak_flops or 0), float(row.memory_bandwidth or 0))
-    changes = {
-        key: value
-        for key in ("family", "peak_flops", "memory_bandwidth", "launch_overhead")
-        if (value := getattr(row, key)) is not None
+def _devices(row: Body) -> list[Device]:
+    """Return the devices of one [[devices]] entry."""
+    kind, count = row.text("kind"), row.integer("count", 1)
+    if not 1 <= count <= MAX_DEVICES:
+        raise row.wrong("count", f"a whole number in 1..{MAX_DEVICES}", count)
+    changes: dict[str, Any] = {
+        key: row.number(key) for key in ("peak_flops", "memory_bandwidth", "launch_overhead") if row.has(key)
     }
-    if row.memory_gib is not None:
-        changes["memory"] = round(row.memory_gib * GIB)
-    stem = row.name or row.kind
-    names = [stem] if row.count == 1 and row.name else [f"{stem}-{i}" for i in range(row.count)]
-    return [replace(base, kind=row.kind, name=name, **changes) for name in names]
+    if row.has("family"):
+        changes["family"] = row.text("family")
+    if row.has("memory_gib"):
+        changes["memory"] = round(min(max(row.number("memory_gib"), -1.0), 2.0**33) * GIB)
+    base = DEVICES.get(kind)
+    if base is None:
+        missing = [key for key in ("family", "peak_flops", "memory_bandwidth") if key not in changes]
+        if missing:
+            raise InputError(f"{row.where}: device kind '{kind}' is not ready-made, so it needs {', '.join(missing)}; "
+                             f"ready-made: {', '.join(DEVICES)}")  # fmt: skip
+        base = Device(kind, kind, changes["family"], changes["peak_flops"], changes["memory_bandwidth"])
+    stem = row.text("name", "") or kind
+    names = [stem] if count == 1 and row.has("name") else [f"{stem}-{i}" for i in range(count)]
+    return [replace(base, kind=kind, name=name, **changes) for name in names]

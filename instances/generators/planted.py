@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class _Plan:
+class _Planted:
     """A filled schedule and the tensors that it satisfies; ops are in random order."""
 
     horizon: int  # ticks
@@ -59,17 +59,17 @@ def planted(*, ops: int = 100, devices: int = 4, degree: float = 2.0, ccr: float
     """
     from placeopt.model.graph import OpGraph
 
-    plan = _make_plan(name, ops, devices, degree, ccr, spread, contention, seed)
+    known = _plant(name, ops, devices, degree, ccr, spread, contention, seed)
     return OpGraph(
         name=name,
         op_names=tuple(f"op{i}" for i in range(ops)),
-        producer=plan.producer,
-        tensor_bytes=plan.transfer * BYTES_PER_TICK,
-        consumer_ptr=plan.consumer_ptr,
-        consumer=plan.consumer,
+        producer=known.producer,
+        tensor_bytes=known.transfer * BYTES_PER_TICK,
+        consumer_ptr=known.consumer_ptr,
+        consumer=known.consumer,
         measured_kinds=("*",),
-        measured=plan.duration.reshape(-1, 1),
-        measured_transfer=plan.transfer,
+        measured=known.duration.reshape(-1, 1),
+        measured_transfer=known.transfer,
     )
 
 
@@ -89,29 +89,29 @@ def planted_problem(*, ops: int = 100, devices: int = 4, degree: float = 2.0, cc
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
 
-    plan = _make_plan(name, ops, devices, degree, ccr, spread, contention, seed)
-    compute = np.repeat(plan.duration[:, None], devices, axis=1)
+    known = _plant(name, ops, devices, degree, ccr, spread, contention, seed)
+    compute = np.repeat(known.duration[:, None], devices, axis=1)
     if unrelated:
         rng = np.random.default_rng([seed, 1])
         slower = compute + np.floor(rng.random(compute.shape) * compute).astype(np.int64)
-        slower[np.arange(ops), plan.device] = plan.duration
+        slower[np.arange(ops), known.device] = known.duration
         compute = slower
     problem = PlacementProblem.from_arrays(
         name=name,
         compute=compute,
-        producer=plan.producer,
-        consumer_ptr=plan.consumer_ptr,
-        consumer=plan.consumer,
-        transfer=plan.transfer.reshape(-1, 1),
-        tensor_bytes=plan.transfer * BYTES_PER_TICK,
+        producer=known.producer,
+        consumer_ptr=known.consumer_ptr,
+        consumer=known.consumer,
+        transfer=known.transfer.reshape(-1, 1),
+        tensor_bytes=known.transfer * BYTES_PER_TICK,
         op_names=tuple(f"op{i}" for i in range(ops)),
         channel=contention_matrix(devices, contention),
     )
-    return problem, Placement(plan.device, _ranks(plan.start)), plan.horizon
+    return problem, Placement(known.device, _ranks(known.start)), known.horizon
 
 
-def _make_plan(name: str, ops: int, devices: int, degree: float, ccr: float, spread: float, contention: str,
-               seed: int) -> _Plan:  # fmt: skip
+def _plant(name: str, ops: int, devices: int, degree: float, ccr: float, spread: float, contention: str,
+               seed: int) -> _Planted:  # fmt: skip
     check_choice(name, "contention", contention, ("none", "source"))
     check_sizes(name, ops=ops, devices=devices)
     check_count(name, ops)
@@ -133,7 +133,7 @@ def _make_plan(name: str, ops: int, devices: int, degree: float, ccr: float, spr
     transfer = _transfers(rng, edges, pointer, producer, start, start + duration, device, ccr)
     if contention == "source":
         transfer = _one_at_a_time(transfer, edges, pointer, start, start + duration, device)
-    return _Plan(horizon, device, start, duration, producer, pointer, edges[:, 1], transfer)
+    return _Planted(horizon, device, start, duration, producer, pointer, edges[:, 1], transfer)
 
 
 def _fill(rng: np.random.Generator, ops: int, devices: int, spread: float) -> tuple[

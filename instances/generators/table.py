@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import math
@@ -10,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_plus
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +121,7 @@ def generate(spec: str) -> OpGraph:
             values[key] = _convert(name, key, text, defaults[key])
         else:
             known = [*defaults, *_TRAINING]
-            raise InputError(f"generator '{name}': unknown option '{key}'; {_suggest(key, known)}")
+            raise InputError(f"generator '{name}': unknown option '{key}'; {did_you_mean(key, known)}")
     function = _load(entry)
     extra = {"training": True} if training and "training" in inspect.signature(function).parameters else {}
     graph = function(**values, **extra, name=name)
@@ -136,7 +135,7 @@ def generate(spec: str) -> OpGraph:
 def _entry(name: str) -> Entry:
     name = name.removeprefix("gen:")
     if name not in _TABLE:
-        raise InputError(f"unknown generator '{name}'; {_suggest(name, sorted(_TABLE))}")
+        raise InputError(f"unknown generator '{name}'; {did_you_mean(name, sorted(_TABLE))}")
     return _TABLE[name]
 
 
@@ -183,11 +182,6 @@ def _convert(name: str, key: str, text: str, default: Any) -> Any:
             raise InputError(f"generator '{name}': option '{key}' expects {what}, received '{text}'")
         return value
     return text
-
-
-def _suggest(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else f"expected one of {', '.join(known)}"
 
 
 def check_sizes(name: str, **sizes: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import MAX_BYTES, one_line, regular_file, write_text
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ _HERE = "placeopt.instances.readers."
 FORMATS: dict[str, Format] = {
     item.name: item
     for item in (
-        Format("onnx", "onnx_model:read", "ONNX models; onnx:NAME for those inside the onnx package", max_bytes=2**40),
+        Format("onnx", "onnx_reader:read", "ONNX models; onnx:NAME for those inside the onnx package", max_bytes=2**40),
         Format("placeopt", "placeopt_json:read", "placeopt's own JSON", "placeopt_json:write", (".json",)),
         Format("pipedream", "pipedream:read", "PipeDream profiles (measured times of layers)"),
         Format("doppler", "doppler:read", "Doppler's sharded op graphs"),
         Format("dnn-partitioning", "dnn_partitioning:read", "layer and operator graphs with their devices, JSON"),
-        Format("graphs-json", "optimal:read_library", "libraries of task graphs, JSON; FILE#NAME picks one"),
-        Format("unrelated", "optimal:read_unrelated", "task graphs with one time per device, with their devices"),
+        Format("graphs-json", "task_library:read", "libraries of task graphs, JSON; FILE#NAME picks one"),
+        Format("unrelated", "unrelated_times:read", "task graphs with one time per device, with their devices"),
         Format("dot", "dot:read", "Graphviz DOT", "dot:write", (".dot", ".gv")),
         Format("graphml", "graphml:read", "GraphML", "graphml:write", (".graphml", ".xml")),
         Format("node-link", "networkx_graph:read_node_link", "node-link JSON of networkx"),
@@ -126,7 +126,7 @@ def locate(source: str | Path, format: str | None = None, options: dict[str, Any
     """Return the file of a source and its format; `?name=value&...` and `#NAME` go into `options`."""
     format = "placeopt" if format == "json" else format
     if format is not None and format not in FORMATS:
-        raise InputError(f"format '{format}' is not known; known: {', '.join(FORMATS)}")
+        raise InputError(f"format '{format}' is not known; {did_you_mean(format, FORMATS)}")
     text, found = str(source), {} if options is None else options
     if "?" in text and not _exists(text):
         text, _, query = text.partition("?")
@@ -134,7 +134,7 @@ def locate(source: str | Path, format: str | None = None, options: dict[str, Any
     if text.startswith("onnx:"):
         if format not in (None, "onnx"):
             raise InputError(f"{text} is an ONNX model; leave out format='{format}'")
-        return _function("onnx_models:find_model")(text.removeprefix("onnx:")), FORMATS["onnx"]
+        return _function("onnx_zoo:find_model")(text.removeprefix("onnx:")), FORMATS["onnx"]
     if text.startswith("gen:"):
         raise InputError(f"{text} names a generator, not a file: use placeopt.generate or placeopt.load")
     if "#" in text and not _exists(text):
@@ -176,7 +176,7 @@ def symbolic_dims(source: str | Path, format: str | None = None) -> dict[str, in
     path, entry = locate(source, format)
     if entry.name != "onnx":
         return {}
-    found: dict[str, int] = _function("onnx_model:symbolic_dims")(path)
+    found: dict[str, int] = _function("onnx_reader:symbolic_dims")(path)
     return found
 
 
@@ -240,8 +240,7 @@ def _check_options(format: str, read: Callable[..., Any], values: dict[str, Any]
     known = _options(read)
     for key, value in values.items():
         if key not in known:
-            names = ", ".join(k for k in known if k != "max_bytes") or "none"
-            raise InputError(f"format {format} has no option '{key}'; its options: {names}")
+            raise InputError(f"format {format} has no option '{key}'; {did_you_mean(key, [k for k in known if k != 'max_bytes'])}")
         default = known[key].default
         if isinstance(value, str) and not isinstance(default, str):
             values[key] = _convert(value, default, key)
@@ -257,6 +256,8 @@ def _convert(text: str, default: Any, key: str) -> Any:
     try:
         if isinstance(default, bool):
             return words[text.lower()]
+        if not text.isascii() or "_" in text:
+            raise ValueError(text)
         return float(text) if isinstance(default, float) else int(text)
     except (KeyError, ValueError):
         expected = "true or false" if isinstance(default, bool) else "a number"

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.draft import DEFAULTS, Draft, ticks, whole
+from placeopt.instances.readers.draft import DEFAULTS, Draft, Place, place, ticks, whole
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from placeopt.model.graph import OpGraph
 
@@ -31,6 +31,9 @@ TRANSFER_ALIASES = ("ticks", "weight", "cost", "comm", "time", "latency")
 BYTES_ALIASES = ("bytes", "size", "data", "tensor_bytes")
 TYPE_ALIASES = ("type", "op_type", "op", "kind")
 LABEL_COLUMNS = ("type", "layer")
+
+MAX_ATTRIBUTES = 200
+"""Most attributes of one op or edge: defaults of a file apply to each of them."""
 
 
 @dataclass(frozen=True)
@@ -49,66 +52,90 @@ class Names:
     edge_bytes: str = ""
 
 
-@lru_cache(maxsize=512)
-def _op_plan(keys: tuple[Any, ...], node_time: str) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]], list[Any]]:
-    """Sort the attribute names of an op: columns, measured times by kind, and candidates for a plain time."""
-    table = {str(key).strip().lower(): key for key in keys}
-    columns = [(table[column], column) for column in DEFAULTS if column in table]
-    columns += [(table[alias], "type") for alias in TYPE_ALIASES if alias in table and alias != "type"]
-    split = [(key, str(key).strip().partition(":")) for key in keys]
-    kinds = [(key, kind) for key, (head, colon, kind) in split if colon and head.lower() == "time"]
-    times = [node_time.lower()] if node_time else TIME_ALIASES
-    return columns, kinds, [table[name] for name in times if name in table]
+class OpColumns:
+    """What the attributes of an op mean, found once for all ops that have the same names of attributes."""
+
+    def __init__(self, keys: tuple[Any, ...], names: Names) -> None:
+        if len(keys) > MAX_ATTRIBUTES:
+            raise InputError(f"expected at most {MAX_ATTRIBUTES} attributes of an op, received {len(keys)}")
+        words = [str(key).strip() for key in keys]
+        table = {word.lower(): at for at, word in enumerate(words)}
+        self.keys = keys
+        self.fields = [(table[column], column) for column in DEFAULTS if column in table]
+        self.fields += [(table[alias], "type") for alias in TYPE_ALIASES if alias in table and alias != "type"]
+        split = [(at, word.partition(":")) for at, word in enumerate(words)]
+        self.kinds = [(at, kind) for at, (head, colon, kind) in split if colon and head.lower() == "time"]
+        times = [names.node_time.lower()] if names.node_time else TIME_ALIASES
+        self.plain = [table[name] for name in times if name in table]
+
+    def add(self, draft: Draft, key: Any, values: Sequence[Any], where: Place) -> None:
+        """Add an op; `values` are in the order of the keys, empty ones count as absent."""
+        fields: dict[str, Any] = {}
+        for at, column in self.fields:
+            value = values[at]
+            if value is None or value == "" or column in fields:
+                continue
+            default = DEFAULTS[column]
+            if column in LABEL_COLUMNS:
+                fields[column] = one_line(str(value), 200)
+            elif isinstance(default, bool):
+                fields[column] = flag(value, where, column)
+            else:
+                fields[column] = whole(value, where, column, least=min(default, 0))
+        times = {
+            kind: _measured(values[at], where, str(self.keys[at])) for at, kind in self.kinds if _given(values[at])
+        }
+        if not times:
+            at = next((at for at in self.plain if _given(values[at])), -1)
+            if at >= 0:
+                times["*"] = _measured(values[at], where, str(self.keys[at]))
+        draft.op(key, where, times=times, **fields)
 
 
-def add_op(draft: Draft, key: Any, attributes: Mapping[str, Any], where: str, names: Names, **fixed: Any) -> None:
-    """Add an op described by attributes; empty ones count as absent."""
-    columns, kinds, plain = _op_plan(tuple(attributes), names.node_time)
-    fields: dict[str, Any] = {}
-    for name, column in columns:
-        value = attributes[name]
-        if value is None or value == "" or column in fields:
-            continue
-        default = DEFAULTS[column]
-        if column in LABEL_COLUMNS:
-            fields[column] = one_line(str(value), 200)
-        elif isinstance(default, bool):
-            fields[column] = flag(value, where, column)
-        else:
-            fields[column] = whole(value, where, column, least=min(default, 0))
-    times = {kind: _measured(attributes[name], where, str(name)) for name, kind in kinds if _given(attributes[name])}
-    if not times:
-        name = next((name for name in plain if _given(attributes[name])), None)
-        if name is not None:
-            times["*"] = _measured(attributes[name], where, str(name))
-    draft.op(key, where, times=times, **fields, **fixed)
+class EdgeColumns:
+    """What the attributes of an edge mean, found once for all edges that have the same names of attributes."""
+
+    def __init__(self, keys: tuple[Any, ...], names: Names) -> None:
+        if len(keys) > MAX_ATTRIBUTES:
+            raise InputError(f"expected at most {MAX_ATTRIBUTES} attributes of an edge, received {len(keys)}")
+        table = {str(key).strip().lower(): at for at, key in enumerate(keys)}
+        self.keys = keys
+        size = names.edge_bytes.lower()
+        sizes = [size] if size else BYTES_ALIASES
+        times = [names.edge_time.lower()] if names.edge_time else [x for x in TRANSFER_ALIASES if x != size]
+        self.sizes = [table[name] for name in sizes if name in table]
+        self.times = [table[name] for name in times if name in table]
+        self.shape, self.tensor = table.get("shape"), table.get("tensor")
+
+    def add(self, draft: Draft, source: Any, target: Any, values: Sequence[Any], where: Place) -> None:
+        """Add an edge; without `tensor` it is a tensor of its own."""
+        size, time, shape, tensor = 0, UNKNOWN, None, None
+        at = next((at for at in self.sizes if _given(values[at])), -1)
+        if at >= 0:
+            size = ticks(values[at], where, str(self.keys[at]))
+        at = next((at for at in self.times if _given(values[at])), -1)
+        if at >= 0 and str(values[at]).strip() != str(UNKNOWN):
+            time = ticks(values[at], where, str(self.keys[at]))
+        if self.shape is not None and _given(values[self.shape]):
+            shape = parse_shape(values[self.shape], where)
+        if self.tensor is not None and _given(values[self.tensor]):
+            tensor = str(values[self.tensor])
+        draft.edge(source, target, where, tensor=tensor, size=size, ticks=time, shape=shape)
 
 
-@lru_cache(maxsize=512)
-def _edge_plan(keys: tuple[Any, ...], edge_time: str, edge_bytes: str) -> tuple[list[Any], list[Any], Any, Any]:
-    """Sort the attribute names of an edge: candidates for size and time, and the names of shape and tensor."""
-    table = {str(key).strip().lower(): key for key in keys}
-    sizes = [edge_bytes.lower()] if edge_bytes else BYTES_ALIASES
-    times = [edge_time.lower()] if edge_time else [name for name in TRANSFER_ALIASES if name != edge_bytes.lower()]
-    found = [[table[name] for name in names if name in table] for names in (sizes, times)]
-    return found[0], found[1], table.get("shape"), table.get("tensor")
+op_columns = lru_cache(maxsize=512)(OpColumns)
+edge_columns = lru_cache(maxsize=512)(EdgeColumns)
 
 
-def add_edge(draft: Draft, source: Any, target: Any, attributes: Mapping[str, Any], where: str, names: Names) -> None:
-    """Add an edge described by attributes; without `tensor` it is a tensor of its own."""
-    sizes, times, shape_key, tensor_key = _edge_plan(tuple(attributes), names.edge_time, names.edge_bytes)
-    size, time, shape, tensor = 0, UNKNOWN, None, None
-    name = next((name for name in sizes if _given(attributes[name])), None)
-    if name is not None:
-        size = ticks(attributes[name], where, str(name))
-    name = next((name for name in times if _given(attributes[name])), None)
-    if name is not None and str(attributes[name]).strip() != str(UNKNOWN):
-        time = ticks(attributes[name], where, str(name))
-    if shape_key is not None and _given(attributes[shape_key]):
-        shape = parse_shape(attributes[shape_key], where)
-    if tensor_key is not None and _given(attributes[tensor_key]):
-        tensor = str(attributes[tensor_key])
-    draft.edge(source, target, where, tensor=tensor, size=size, ticks=time, shape=shape)
+def add_op(draft: Draft, key: Any, attributes: Mapping[str, Any], where: Place, names: Names) -> None:
+    """Add an op described by attributes."""
+    op_columns(tuple(attributes), names).add(draft, key, tuple(attributes.values()), where)
+
+
+def add_edge(draft: Draft, source: Any, target: Any, attributes: Mapping[str, Any], where: Place, names: Names
+             ) -> None:  # fmt: skip
+    """Add an edge described by attributes."""
+    edge_columns(tuple(attributes), names).add(draft, source, target, tuple(attributes.values()), where)
 
 
 def _given(value: Any) -> bool:
@@ -151,16 +178,16 @@ def used_columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
-def flag(value: Any, where: str, what: str) -> bool:
+def flag(value: Any, where: Place, what: str) -> bool:
     """Return a truth value given as such, as 0/1 or as a word."""
     words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     text = str(value).strip().lower()
     if text not in words:
-        raise InputError(f"{where}: {what}: expected true or false, received {value!r:.40}")
+        raise InputError(f"{place(where)}: {what}: expected true or false, received {value!r:.40}")
     return words[text]
 
 
-def parse_shape(value: Any, where: str) -> tuple[int, ...]:
+def parse_shape(value: Any, where: Place) -> tuple[int, ...]:
     """Parse "1x3x224x224"; "scalar" is the empty shape."""
     text = str(value).strip()
     if text == "scalar":
@@ -168,7 +195,7 @@ def parse_shape(value: Any, where: str) -> tuple[int, ...]:
     return tuple(whole(part, where, "shape") for part in text.split("x"))
 
 
-def _measured(value: Any, where: str, what: str) -> int:
+def _measured(value: Any, where: Place, what: str) -> int:
     """Return measured ticks; -1 and -2 keep their meaning."""
     if str(value).strip() in (str(UNKNOWN), str(UNSUPPORTED)):
         return int(value)

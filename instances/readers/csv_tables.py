@@ -13,7 +13,14 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes, used_columns
+from placeopt.instances.readers.attributes import (
+    Names,
+    edge_attributes,
+    edge_columns,
+    op_attributes,
+    op_columns,
+    used_columns,
+)
 from placeopt.instances.readers.draft import Draft
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_text
@@ -67,31 +74,26 @@ def read(
     draft = Draft(path.name.removesuffix(".csv").removesuffix(".ops"), tick_seconds=tick_seconds)
     names = Names(node_time, edge_time, edge_bytes)
     if ops is not None:
-        columns = ops[0][1]
-        for number, row in ops[1:]:
-            where = f"line {number}"
-            add_op(draft, _cell(row[0], where), dict(zip(columns[1:], row[1:], strict=True)), where, names)
+        columns = op_columns(tuple(ops[0][1][1:]), names)
+        for line, row in ops[1:]:
+            columns.add(draft, _cell(row[0], line), row[1:], line)
     if links is not None:
         _add_edges(draft, links, names, known=ops is not None)
     return draft.build()
 
 
 def _add_edges(draft: Draft, table: Table, names: Names, *, known: bool) -> None:
-    header = table[0][1]
-    rows = [(f"line {line}", row) for line, row in table[1:]]
-    if not known:
-        for where, row in rows:
-            for end in row[:2]:
-                if end not in draft.index:
-                    draft.op(_cell(end, where), where)
-    for where, row in rows:
-        attributes = dict(zip(header[2:], row[2:], strict=True))
-        add_edge(draft, _cell(row[0], where), _cell(row[1], where), attributes, where, names)
+    columns = edge_columns(tuple(table[0][1][2:]), names)
+    for line, row in table[1:]:
+        for end in row[:2]:
+            if not known and end not in draft.index:
+                draft.op(_cell(end, line), line)
+        columns.add(draft, _cell(row[0], line), _cell(row[1], line), row[2:], line)
 
 
-def _cell(text: str, where: str) -> str:
+def _cell(text: str, line: int) -> str:
     if not text:
-        raise InputError(f"{where}: expected the name of an op, received an empty cell")
+        raise InputError(f"line {line}: expected the name of an op, received an empty cell")
     return text
 
 

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from placeopt.instances.readers.csv_tables import is_edge_header, is_op_header
-from placeopt.instances.readers.edge_list import EDGE, OP
+from placeopt.instances.readers.edge_list import parse_line
 from placeopt.model.errors import InputError
 from placeopt.model.files import regular_file
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 PREFIX_BYTES = 65536
 
-NUMBERS = re.compile(r"[\d\s,]*$")
+NUMBERS = re.compile(r"[0-9\s,]*$")
+_DOT_HEAD = re.compile(r"(?:strict\s+)?(?:di)?graph\b[^{]{0,300}\{", re.I)
 
 
 def detect(path: Path) -> str:
@@ -51,13 +52,8 @@ def detect(path: Path) -> str:
     for starts, which in (("{", _json), ("[", _json), ("<", _xml)):
         if stripped.startswith(starts):
             return which(stripped, path)
-    if re.match(
-        r"(?:\s|//[^\n]*\n|/\*.*?\*/|#[^\n]*\n)*(?:strict\s+)?(?:di)?graph\b[^\n,]*\{?", stripped, re.DOTALL | re.I
-    ):
-        head = re.match(r"(?:\s|//[^\n]*\n|/\*.*?\*/|#[^\n]*\n)*(?:strict\s+)?(?:di)?graph\b[^{]{0,300}\{", stripped,
-                        re.DOTALL | re.I)  # fmt: skip
-        if head:
-            return "dot"
+    if _DOT_HEAD.match(stripped, _skip_comments(stripped)):
+        return "dot"
     lines = stripped.splitlines()
     for name, test in _LINE_TESTS:
         if test(lines):
@@ -65,6 +61,21 @@ def detect(path: Path) -> str:
     if looks_like_protobuf(prefix, size):  # a tiny model can be all ASCII
         return "onnx"
     raise InputError(f"the format is not recognised: it begins with {lines[0][:40]!r}")
+
+
+def _skip_comments(text: str) -> int:
+    """Return where the first word of a DOT file begins, behind blanks and comments."""
+    at = 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        end = next((end for begin, end in (("//", "\n"), ("#", "\n"), ("/*", "*/")) if text.startswith(begin, at)), "")
+        closed = text.find(end, at + 2) if end else -1
+        if closed < 0:
+            break
+        at = closed + len(end)
+    return at
 
 
 def _text(prefix: bytes, *, whole: bool) -> str | None:
@@ -138,7 +149,8 @@ def _json(text: str, _: Path) -> str:
 def _xml(text: str, _: Path) -> str:
     if re.search(r"<!DOCTYPE|<!ENTITY", text, re.I):
         raise InputError("XML with a document type declaration (DOCTYPE) is refused: it can expand without limit")
-    root = re.search(r"<(?:\w+:)?([A-Za-z_]\w*)[\s>/]", re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL))
+    head, *parts = text.split("<!--")
+    root = re.search(r"<(?:\w+:)?([A-Za-z_]\w*)[\s>/]", head + "".join(part.partition("-->")[2] for part in parts))
     names = {"net": "openvino", "graphml": "graphml"}
     if root and root[1] in names:
         return names[root[1]]
@@ -151,11 +163,11 @@ def _unrelated(lines: list[str]) -> bool:
 
 
 def _pipedream(lines: list[str]) -> bool:
-    return any(re.match(r"\s*node\d+ -- ", line) for line in lines[:50])
+    return any(re.match(r"\s*node[0-9]+ -- ", line) for line in lines[:50])
 
 
 def _doppler(lines: list[str]) -> bool:
-    if not re.match(r"\d+\s*$", lines[0]):
+    if not re.match(r"[0-9]+\s*$", lines[0]):
         return False
     if len(lines) < 3:
         return len(lines) == 2 and "," in lines[1]
@@ -163,21 +175,26 @@ def _doppler(lines: list[str]) -> bool:
 
 
 def _stg(lines: list[str]) -> bool:
-    if not re.match(r"\d+\s*(#.*)?$", lines[0]) or len(lines) < 2:
+    if not re.match(r"[0-9]+\s*(#.*)?$", lines[0]) or len(lines) < 2:
         return False
     body = [line.partition("#")[0].split() for line in lines[1:6]]
-    return all(cell.isdecimal() or re.fullmatch(r"\d*\.\d+", cell) for row in body for cell in row)
+    return all(re.fullmatch(r"[0-9]+|[0-9]*\.[0-9]+", cell) for row in body for cell in row)
 
 
 def _csv(lines: list[str]) -> bool:
-    header = [cell.strip() for cell in next(csv.reader([lines[0]]), [])]
+    try:
+        header = [cell.strip() for cell in next(csv.reader([lines[0]]), [])]
+    except csv.Error:
+        return False
     return len(header) > 1 and (is_op_header(header) or is_edge_header(header))
 
 
 def _edge_list(lines: list[str]) -> bool:
-    body = [line.partition("#")[0].strip() for line in lines[:-1] or lines]
-    body = [line for line in body if line][:50]
-    return bool(body) and all(EDGE.match(re.sub(r"\{.*\}$", "", x).strip()) or OP.match(x) for x in body)
+    body = [line for line in lines[:-1] or lines if line.partition("#")[0].strip()][:50]
+    try:
+        return bool(body) and all(parse_line(line, at) for at, line in enumerate(body, start=1))
+    except InputError:
+        return False
 
 
 _LINE_TESTS: tuple[tuple[str, Callable[[list[str]], bool]], ...] = (

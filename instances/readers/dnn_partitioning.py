@@ -8,6 +8,11 @@ an accelerator and host memory, equal on all out-edges of a source. "FPGA" means
 The published layer graphs for throughput have costs 1000 times smaller than the latency files of the same
 graphs. `cost_scale=1000` multiplies them; `"file"` (the default) takes them as they are, as the published
 results do.
+
+References
+----------
+Tarnawski, Phanishayee, Devanur, Mahajan and Nina Paravecino, "Efficient Algorithms for Device Placement of DNN Graph
+Operators", NeurIPS 2020.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances.readers.draft import UNSUPPORTED, Draft, number, ticks, whole
+from placeopt.instances.readers.json_rows import entry, rows
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
 from placeopt.model.errors import InputError
@@ -52,18 +58,24 @@ def read(
     data = read_json(path, max_bytes=max_bytes)
     if not isinstance(data, dict):
         raise InputError("expected an object with nodes and edges, received a list or a plain value")
-    nodes, edges = _objects(data, "nodes"), _objects(data, "edges")
+    nodes, edges = rows(data, "nodes", "file"), rows(data, "edges", "file")
     draft = Draft(path.stem, tick_seconds=tick_seconds)
+    _add_nodes(draft, nodes, unit)
+    _add_edges(draft, edges, scale, unit)
+    return draft.build(), _devices(data, draft.name)
+
+
+def _add_nodes(draft: Draft, nodes: list[dict[str, Any]], unit: float) -> None:
     classes: dict[Any, int] = {}
     names: dict[str, int] = {}
     for i, node in enumerate(nodes):
         where = f"nodes[{i}]"
-        key = whole(_get(node, "id", where), where, "id", least=-(2**62))
-        supported = _flag(_get(node, "supportedOnFpga", where), where, "supportedOnFpga")
-        cpu = ticks(_get(node, "cpuLatency", where), where, "cpuLatency", unit)
+        key = whole(entry(node, "id", where), where, "id", least=-(2**62))
+        supported = _flag(entry(node, "supportedOnFpga", where), where, "supportedOnFpga")
+        cpu = ticks(entry(node, "cpuLatency", where), where, "cpuLatency", unit)
         accelerator = UNSUPPORTED
         if supported:
-            accelerator = ticks(_get(node, "fpgaLatency", where), where, "fpgaLatency", unit)
+            accelerator = ticks(entry(node, "fpgaLatency", where), where, "fpgaLatency", unit)
         color = node.get("colorClass")
         group = -1
         if color is not None:
@@ -82,33 +94,28 @@ def read(
             colocation=group,
             backward=_flag(node.get("isBackwardNode", 0), where, "isBackwardNode"),
         )
-    cost: dict[int, float] = {}
+
+
+def _add_edges(draft: Draft, edges: list[dict[str, Any]], scale: float, unit: float) -> None:
+    """Add the edges; the file gives cost and size of a node's output once per out-edge, the first counts."""
+    first: dict[int, tuple[float, int]] = {}
     for i, edge in enumerate(edges):
         where = f"edges[{i}]"
-        source = whole(_get(edge, "sourceId", where), where, "sourceId", least=-(2**62))
-        target = whole(_get(edge, "destId", where), where, "destId", least=-(2**62))
-        value = number(_get(edge, "cost", where), where, "cost")
-        first = cost.setdefault(source, value)
-        if abs(first - value) > COST_TOLERANCE * max(1.0, abs(first)):
+        source = whole(entry(edge, "sourceId", where), where, "sourceId", least=-(2**62))
+        target = whole(entry(edge, "destId", where), where, "destId", least=-(2**62))
+        value = number(entry(edge, "cost", where), where, "cost")
+        cost, size = first.setdefault(source, (value, int(number(edge.get("size", 0), where, "size") + 0.5)))
+        if abs(cost - value) > COST_TOLERANCE * max(1.0, abs(cost)):
             raise InputError(f"{where}: the out-edges of node {source} must have equal costs (up to 1e-6), "
-                             f"received {value} after {first}")  # fmt: skip
-        size = int(number(edge.get("size", 0), where, "size") + 0.5) if "size" in edge else 0
-        draft.edge(source, target, where, tensor="output", size=_same_size(draft, source, size),
-                   ticks=ticks(first * scale, where, "cost", unit))  # fmt: skip
-    return draft.build(), _devices(data, draft.name)
-
-
-def _same_size(draft: Draft, source: int, size: int) -> int:
-    """Return the size that the source's tensor already has: the files give it once per edge."""
-    known = draft.tensors.get((source, "key", "output"))
-    return size if known is None else known.size
+                             f"received {value} after {cost}")  # fmt: skip
+        draft.edge(source, target, where, tensor="output", size=size, ticks=ticks(cost * scale, where, "cost", unit))
 
 
 def _devices(data: dict[str, Any], name: str) -> Cluster:
     """Return the accelerators and CPUs that the file describes."""
-    memory = int(number(_get(data, "maxSizePerFPGA", "file"), "file", "maxSizePerFPGA"))
-    accelerators = whole(_get(data, "maxFPGAs", "file"), "file", "maxFPGAs")
-    cpus = whole(_get(data, "maxCPUs", "file"), "file", "maxCPUs")
+    memory = int(number(entry(data, "maxSizePerFPGA", "file"), "file", "maxSizePerFPGA"))
+    accelerators = whole(entry(data, "maxFPGAs", "file"), "file", "maxFPGAs")
+    cpus = whole(entry(data, "maxCPUs", "file"), "file", "maxCPUs")
     if not 1 <= accelerators + cpus <= 4096:
         raise InputError(f"expected 1..4096 devices, received maxFPGAs={accelerators}, maxCPUs={cpus}")
     # Every time is measured: the peaks and the link below are never used, but a device needs some.
@@ -125,22 +132,6 @@ def _kind(name: str) -> str:
     """Return the op type that a name such as 'bert/layer_0/MatMul_3' ends in; "" for 'node17'."""
     stem = name.rsplit("/", 1)[-1].rstrip("0123456789_")
     return "" if stem.startswith("node") or not stem.isidentifier() else stem
-
-
-def _objects(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    rows = _get(data, key, "file")
-    if not isinstance(rows, list):
-        raise InputError(f'"{key}": expected a list of objects, received {rows!r:.40}')
-    for i, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise InputError(f"{key}[{i}]: expected an object, received {row!r:.40}")
-    return rows
-
-
-def _get(row: dict[str, Any], key: str, where: str) -> Any:
-    if key not in row:
-        raise InputError(f'{where}: "{key}" is missing')
-    return row[key]
 
 
 def _flag(value: Any, where: str, what: str) -> bool:

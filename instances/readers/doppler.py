@@ -6,6 +6,8 @@ rows `comp,comm[,optype]`. Edges count the ops from 0 in the order of the rows, 
 the time of the op, comm the time its output takes between different devices, both taken as ticks of 1e-10
 seconds (the released simulator divides by 1e10).
 
+References
+----------
 Yao et al., "DOPPLER: Dual-Policy Learning for Device Assignment in Asynchronous Dataflow Graphs", 2025.
 """
 
@@ -46,15 +48,15 @@ def read(path: Path, *, tick_seconds: float = 1e-10, max_bytes: int) -> OpGraph:
             f"expected {expected} rows comp,comm after line 4 ({total} nodes less {len(inputs)} inputs), "
             f"received {len(rows)}: the file is truncated or the counts are wrong"
         )
-    draft = Draft(path.stem, tick_seconds=tick_seconds)
+    draft = Draft(path.stem, tick_seconds=tick_seconds, repeated="merge")
     comm: list[int] = []
     for op, (position, line) in enumerate(rows):
         where = f"line {position}"
         cells = [cell.strip() for cell in line.strip().rstrip(",").split(",")]
         if len(cells) not in (2, 3):
             raise InputError(f"{where}: expected comp,comm[,optype], received {line.strip()[:60]!r}")
-        comm.append(ticks(_exact(cells[1]), where, "comm"))
-        time = ticks(_exact(cells[0]), where, "comp")
+        comm.append(ticks(cells[1], where, "comm"))
+        time = ticks(cells[0], where, "comp")
         draft.op(op, where, name=f"op{op}", type=cells[2] if len(cells) == 3 else "", times={"*": time})
     for u, v in zip(sources, targets, strict=True):
         draft.edge(u, v, "line 4", tensor="output", ticks=comm[u])
@@ -70,8 +72,3 @@ def _ids(line: str, where: str, total: int) -> list[int]:
     if ids and max(ids) >= total:
         raise InputError(f"{where}: expected node ids in 0..{total - 1}, received {max(ids)}")
     return ids
-
-
-def _exact(text: str) -> int | str:
-    """Keep whole numbers exact: a float has 53 bits."""
-    return int(text) if text.isdecimal() and len(text) < 20 else text

@@ -1,7 +1,13 @@
 """DOT, the language of Graphviz, in both directions, without Graphviz.
 
 Read: `digraph` with nodes, edge chains, attribute lists, node and edge defaults, subgraphs as groups of
-nodes (`{a b} -> c`), quoted, numeric and HTML ids, comments. Undirected graphs are refused.
+nodes (`{a b} -> c`), quoted, numeric and HTML ids, comments. Undirected graphs are refused, and so is an edge that
+is there twice, unless the graph is `strict`, where the first counts, or the two name different tensors.
+
+References
+----------
+Gansner, Koutsofios, North and Vo, "A Technique for Drawing Directed Graphs", IEEE Transactions on Software Engineering
+19(3), 1993.
 """
 
 from __future__ import annotations
@@ -11,7 +17,14 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes
+from placeopt.instances.readers.attributes import (
+    MAX_ATTRIBUTES,
+    Names,
+    add_edge,
+    add_op,
+    edge_attributes,
+    op_attributes,
+)
 from placeopt.instances.readers.draft import Draft, number
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
@@ -25,12 +38,12 @@ if TYPE_CHECKING:
 MAX_DEPTH = 50
 """Deepest nesting of subgraphs."""
 
-MAX_EDGES = 5_000_000
-"""Most edges: an edge between two groups stands for their product."""
+MAX_PRODUCT_EDGES = 500_000
+"""Most edges between groups of nodes, of which two stand for their product."""
 
 _TOKEN = re.compile(
     r"""(?P<space>[\s]+|//[^\n]*|/\*.*?\*/|^\#[^\n]*)
-      |(?P<quoted>"(?:[^"\\]|\\.)*")
+      |(?P<quoted>"[^"\\]*(?:\\.[^"\\]*)*")
       |(?P<arrow>->|--)
       |(?P<mark>[{}\[\];,=:+])
       |(?P<id>-?(?:\.\d+|\d+(?:\.\d*)?)(?![\w])|\w+)
@@ -56,14 +69,14 @@ def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: st
     unit = number(parser.attributes.get("tick_seconds", 1e-9), "graph", "tick_seconds")
     names = Names(node_time, edge_time, edge_bytes)
     draft = Draft(title, tick_seconds=unit)
-    for node, (attributes, line) in parser.nodes.items():
-        add_op(draft, node, attributes, f"line {line}: node '{one_line(node, 40)}'", names)
+    for node, (defaults, own, line) in parser.nodes.items():
+        add_op(draft, node, {**defaults, **own}, line, names)
     seen: set[tuple[str, str]] = set()
     for source, target, attributes, line in parser.edges:
         if parser.strict and (source, target) in seen:
-            continue  # `strict` merges repeated edges
+            continue
         seen.add((source, target))
-        add_edge(draft, source, target, attributes, f"line {line}", names)
+        add_edge(draft, source, target, attributes, line, names)
     return draft.build()
 
 
@@ -77,9 +90,9 @@ class _Parser:
         self.now = next(self.tokens)
         self.strict, self.name = False, ""
         self.attributes: dict[str, str] = {}
-        self.nodes: dict[str, tuple[dict[str, str], int]] = {}
+        self.nodes: dict[str, tuple[Mapping[str, str], dict[str, str], int]] = {}  # defaults, own attributes, line
         self.edges: list[tuple[str, str, dict[str, str], int]] = []
-        self.depth = 0
+        self.depth = self.products = 0
 
     # --- tokens ---
 
@@ -166,7 +179,6 @@ class _Parser:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise InputError(f"line {self.line(self.now.offset)}: subgraphs nested more than {MAX_DEPTH} deep")
-        node, edge = dict(node), dict(edge)
         members: dict[str, None] = {}
         while self.now.kind != "}":
             if self.now.kind == ";":
@@ -175,7 +187,12 @@ class _Parser:
             if self.keyword("graph", "node", "edge"):
                 which = self.advance().text.lower()
                 found = self.attribute_lists()
-                {"graph": self.attributes if top else {}, "node": node, "edge": edge}[which].update(found)
+                if which == "node":
+                    node = self.bounded({**node, **found})  # a new one: nodes before keep theirs
+                elif which == "edge":
+                    edge = self.bounded({**edge, **found})
+                elif top:
+                    self.attributes.update(found)
                 continue
             self.statement(node, edge, members, top)
         self.take("}")
@@ -210,14 +227,15 @@ class _Parser:
             members.update(dict.fromkeys(one))
         if len(groups) == 1:
             if plain:
-                self.nodes[name][0].update(found)
+                self.nodes[name][1].update(found)
             return
+        attributes, line = {**edge, **found}, self.line(start)
         for sources, targets in itertools.pairwise(groups):
-            if len(self.edges) + len(sources) * len(targets) > MAX_EDGES:
-                raise InputError(f"line {self.line(start)}: more than {MAX_EDGES} edges")
-            for u in sources:
-                for v in targets:
-                    self.edges.append((u, v, {**edge, **found}, self.line(start)))
+            product = len(sources) * len(targets)
+            self.products += product if product > 1 else 0
+            if self.products > MAX_PRODUCT_EDGES:
+                raise InputError(f"line {line}: more than {MAX_PRODUCT_EDGES} edges between groups of nodes")
+            self.edges += [(u, v, attributes, line) for u in sources for v in targets]
 
     def end_point(self, node: dict[str, str], edge: dict[str, str]) -> tuple[list[str], str]:
         """Parse a node (its port is dropped) or a subgraph; return its nodes and the name."""
@@ -235,7 +253,12 @@ class _Parser:
 
     def add_node(self, name: str, defaults: Mapping[str, str], offset: int) -> None:
         if name not in self.nodes:
-            self.nodes[name] = (dict(defaults), self.line(offset))
+            self.nodes[name] = (defaults, {}, self.line(offset))
+
+    def bounded(self, attributes: dict[str, str]) -> dict[str, str]:
+        if len(attributes) > MAX_ATTRIBUTES:
+            raise self.fail(f"at most {MAX_ATTRIBUTES} default attributes")
+        return attributes
 
     def attribute_lists(self) -> dict[str, str]:
         found: dict[str, str] = {}

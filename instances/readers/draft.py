@@ -1,22 +1,28 @@
 """Draft: the ops and edges a reader collects, checked and turned into an OpGraph at the end.
 
-Readers of text formats only translate lines into `op` and `edge` calls; duplicate ops, dangling edges and
-bad numbers are refused here, once for all formats, with the place in the file.
+Readers only translate lines into `op` and `edge` calls; duplicate ops, dangling and repeated edges and bad numbers
+are refused here, once for all formats, with the place in the file: a text, or the number of a line. Everything is
+kept by column, so that a million ops fit.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
-from dataclasses import dataclass, field
-from typing import Any
+import re
+from array import array
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from placeopt.model.arrays import MAX_SUM
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 INT_COLUMNS = ("flops", "bytes_moved", "resident", "parameters", "colocation", "meta")
 FLAG_COLUMNS = ("backward", "unshaped")
@@ -25,34 +31,44 @@ DEFAULTS: dict[str, Any] = {
     "colocation": -1, "meta": -1, "backward": False, "unshaped": False,
 }  # fmt: skip
 
+REPEATED = ("refuse", "merge", "parallel")
+MAX_KINDS = 1000
+"""Most kinds of device with measured times."""
 
-@dataclass
-class DraftTensor:
-    """One tensor: the edges that carry it and what they agree on."""
+Place = str | int
+"""Where something stands in a file: a text, or the number of a line."""
 
-    producer: Any
-    size: int  # bytes
-    ticks: int  # measured transfer, or UNKNOWN
-    shape: tuple[int, ...] | None  # None where unknown
-    consumers: dict[Any, str] = field(default_factory=dict)  # op key -> where
-    where: str = ""
+
+def place(where: Place) -> str:
+    """Return a place as text."""
+    return f"line {where}" if isinstance(where, int) else where
 
 
 class Draft:
-    """Ops by key (any hashable: a name, a number) and tensors by (producer, key)."""
+    """Ops by key (any hashable: a name, a number) and tensors by (producer, key).
 
-    def __init__(self, name: str, *, tick_seconds: float = 1e-9) -> None:
-        self.name, self.tick_seconds = name, tick_seconds
+    Parameters
+    ----------
+    repeated : what an edge that is there twice means: "refuse" it, "merge" the two, or (for edges without a
+        tensor key) "parallel" tensors.
+    """
+
+    def __init__(self, name: str, *, tick_seconds: float = 1e-9, repeated: str = "refuse") -> None:
+        self.name, self.tick_seconds, self.repeated = name, tick_seconds, repeated
         self.index: dict[Any, int] = {}
         self.names: list[str] = []
-        self.fields: list[dict[str, Any]] = []
-        self.times: list[dict[str, int]] = []
-        self.tensors: dict[Any, DraftTensor] = {}
+        self._columns: dict[str, dict[int, Any]] = {key: {} for key in DEFAULTS}  # by op, where not neutral
+        self._times: dict[str, tuple[array[int], array[int]]] = {}  # kind -> ops, ticks
+        self._tensor: dict[Any, int] = {}
+        self._producer: list[Any] = []
+        self._size, self._ticks = array("q"), array("q")
+        self._shapes: list[tuple[int, ...] | None] = []
+        self._edge_tensor, self._target, self._where = array("q"), list[Any](), list[Place]()
 
     def op(
         self,
         key: Any,
-        where: str,
+        where: Place,
         *,
         name: str | None = None,
         times: dict[str, int] | None = None,
@@ -71,19 +87,28 @@ class Draft:
         InputError
             If an op with this key exists.
         """
-        if key in self.index:
-            raise InputError(f"{where}: op '{one_line(str(key))}' is there twice; op ids must be distinct")
-        self.index[key] = len(self.names)
+        op = len(self.names)
+        if self.index.setdefault(key, op) != op:
+            raise InputError(f"{place(where)}: op '{one_line(str(key))}' is there twice; op ids must be distinct")
         self.names.append(str(key) if name is None else name)
-        self.fields.append(fields)
-        self.times.append(times or {})
-        return self.index[key]
+        for column, value in fields.items():
+            if value != DEFAULTS[column]:
+                self._columns[column][op] = value
+        for kind, ticks in (times or {}).items():
+            if kind not in self._times:
+                if len(self._times) == MAX_KINDS:
+                    raise InputError(f"{place(where)}: more than {MAX_KINDS} kinds of device have times")
+                self._times[kind] = (array("q"), array("q"))
+            ops, values = self._times[kind]
+            ops.append(op)
+            values.append(ticks)
+        return op
 
     def edge(
         self,
         source: Any,
         target: Any,
-        where: str,
+        where: Place,
         *,
         tensor: Any = None,
         size: int = 0,
@@ -98,24 +123,32 @@ class Draft:
         Raises
         ------
         InputError
-            If edges of one tensor disagree on its size or time.
+            If edges of one tensor disagree on its size, time or shape.
         """
-        key = (source, "key", tensor) if tensor is not None else ("edge", len(self.tensors))
-        known = self.tensors.setdefault(key, DraftTensor(source, size, ticks, shape, where=where))
-        if (known.size, known.ticks) != (size, ticks):
+        fresh = len(self._producer)
+        known = fresh if tensor is None else self._tensor.setdefault((source, tensor), fresh)
+        if known == fresh:
+            self._producer.append(source)
+            self._size.append(size)
+            self._ticks.append(ticks)
+            self._shapes.append(shape)
+        elif (self._size[known], self._ticks[known], self._shapes[known]) != (size, ticks, shape):
             raise InputError(
-                f"{where}: edges of one tensor of op '{one_line(str(source))}' must agree on its size and time, "
-                f"received {size} bytes, {ticks} ticks after {known.size} bytes, {known.ticks} ticks"
+                f"{place(where)}: edges of one tensor of op '{one_line(str(source))}' must agree on its size, time and "
+                f"shape, received {size} bytes, {ticks} ticks after {self._size[known]} bytes, "
+                f"{self._ticks[known]} ticks"
             )
-        known.consumers.setdefault(target, where)
+        self._edge_tensor.append(known)
+        self._target.append(target)
+        self._where.append(where)
 
-    def find(self, key: Any, where: str) -> int:
+    def find(self, key: Any, where: Place) -> int:
         """Return the index of an op; an unknown one is refused, with the nearest name."""
         if key in self.index:
             return self.index[key]
-        near = difflib.get_close_matches(str(key), [str(k) for k in list(self.index)[:5000]], n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise InputError(f"{where}: edge names op '{one_line(str(key))}', which is not in the graph{hint}")
+        near = nearest(str(key), map(str, self.index))
+        hint = f"; did you mean '{near}'?" if near else ""
+        raise InputError(f"{place(where)}: edge names op '{one_line(str(key))}', which is not in the graph{hint}")
 
     def build(self, **fields: Any) -> OpGraph:
         """Return the graph; `fields` are further attributes of OpGraph.
@@ -123,46 +156,100 @@ class Draft:
         Raises
         ------
         InputError
-            If there is no op, an edge dangles, or the graph has a cycle.
+            If there is no op, an edge dangles or is there twice, or the graph has a cycle.
         """
-        tensors = list(self.tensors.values())
-        triples = [
-            (
-                self.find(t.producer, t.where),
-                t.size,
-                [self.find(key, where) for key, where in t.consumers.items()],
-            )
-            for t in tensors
-        ]
-        kinds = list(dict.fromkeys(kind for row in self.times for kind in row))
-        measured = np.array([[row.get(kind, UNKNOWN) for kind in kinds] for row in self.times], dtype=np.int64)
-        columns: dict[str, Any] = {key: np.array(self._column(key), dtype=np.int64) for key in INT_COLUMNS}
-        columns |= {key: np.array(self._column(key), dtype=np.bool_) for key in FLAG_COLUMNS}
-        shapes = tuple(t.shape for t in tensors if t.shape is not None)
-        return OpGraph.from_tensors(
-            self.name,
-            self.names,
-            triples,
-            op_types=tuple(self._column("type")),
-            layer=tuple(self._column("layer")),
-            measured_kinds=tuple(kinds),
-            measured=measured.reshape(len(self.names), len(kinds)),
-            measured_transfer=np.array([t.ticks for t in tensors], dtype=np.int64),
-            shapes=shapes if len(shapes) == len(tensors) else (),
+        tensor = np.array(self._edge_tensor, dtype=np.int64)
+        num_tensors = len(self._producer)
+        first = np.full(num_tensors, len(tensor))
+        np.minimum.at(first, tensor, np.arange(len(tensor)))
+        producer = self._find_all(self._producer, first)
+        target = self._find_all(self._target, np.arange(len(tensor)))
+        order = np.argsort(tensor, kind="stable")
+        repeated = self._repeated(tensor, producer, target)
+        if len(repeated):
+            order = order[np.isin(order, repeated, invert=True)]
+        pointer = np.concatenate(([0], np.cumsum(np.bincount(tensor[order], minlength=num_tensors))))
+        kinds = tuple(self._times)
+        measured = np.full((len(self.names), len(kinds)), UNKNOWN, dtype=np.int64)
+        for column, (ops, values) in enumerate(self._times.values()):
+            measured[np.array(ops), column] = values
+        columns: dict[str, Any] = {key: self._array(key, np.int64) for key in INT_COLUMNS}
+        columns |= {key: self._array(key, np.bool_) for key in FLAG_COLUMNS}
+        shapes = tuple(shape for shape in self._shapes if shape is not None)
+        return OpGraph(
+            name=self.name,
+            op_names=tuple(self.names),
+            producer=producer,
+            tensor_bytes=np.array(self._size, dtype=np.int64),
+            consumer_ptr=pointer.astype(np.int64),
+            consumer=target[order],
+            op_types=self._words("type"),
+            layer=self._words("layer"),
+            measured_kinds=kinds,
+            measured=measured,
+            measured_transfer=np.array(self._ticks, dtype=np.int64),
+            shapes=shapes if len(shapes) == num_tensors else (),
             tick_seconds=self.tick_seconds,
             **columns,
             **fields,
         )
 
-    def _column(self, key: str) -> list[Any]:
-        default = DEFAULTS[key]
-        return [fields.get(key, default) for fields in self.fields]
+    def _find_all(self, keys: Sequence[Any], edge: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices of ops; `edge` says which edge names each."""
+        try:
+            return np.fromiter(map(self.index.__getitem__, keys), dtype=np.int64, count=len(keys))
+        except KeyError:
+            found = [self.find(key, self._where[e]) for key, e in zip(keys, edge.tolist(), strict=True)]
+            return np.array(found, dtype=np.int64)
+
+    def _repeated(self, tensor: NDArray[np.int64], producer: NDArray[np.int64], target: NDArray[np.int64]
+                  ) -> NDArray[np.int64]:  # fmt: skip
+        """Return the edges that are there a second time and are merged; refuse them where that is asked for."""
+        group = tensor.copy()
+        if self.repeated != "parallel":  # edges that are tensors of their own count as one group by source
+            own = np.ones(len(producer), dtype=np.bool_)
+            own[np.fromiter(self._tensor.values(), dtype=np.int64, count=len(self._tensor))] = False
+            group = np.where(own[tensor], len(producer) + producer[tensor], group)
+        order = np.lexsort((target, group))
+        same = (np.diff(group[order]) == 0) & (np.diff(target[order]) == 0)
+        again = np.sort(order[1:][same])
+        if len(again) and self.repeated != "merge":
+            edge = int(again[0])
+            source, end = (one_line(self.names[i], 30) for i in (int(producer[tensor[edge]]), int(target[edge])))
+            raise InputError(f"{place(self._where[edge])}: edge {source} -> {end} is there twice; keep one")
+        return again
+
+    def _array(self, key: str, dtype: Any) -> NDArray[Any]:
+        values = self._columns[key]
+        result = np.full(len(self.names), DEFAULTS[key], dtype=dtype)
+        if values:
+            result[np.fromiter(values, dtype=np.int64, count=len(values))] = list(values.values())
+        return result
+
+    def _words(self, key: str) -> tuple[str, ...]:
+        values = self._columns[key]
+        return tuple(values.get(op, "") for op in range(len(self.names))) if values else ()
 
 
 # --- numbers --------------------------------------------------------------------------------------------
 
 
-def number(value: Any, where: str, what: str) -> float:
+_WHOLE = re.compile("[+-]?[0-9]{1,24}")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
+
+
+def _real(value: Any) -> float:
+    """Return a number given as such or as ASCII text (no 1_000, no digits of other scripts)."""
+    if isinstance(value, str):
+        if not _NUMBER.fullmatch(value.strip()):
+            raise ValueError
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError
+    return float(value)
+
+
+def number(value: Any, where: Place, what: str) -> float:
     """Return a finite number >= 0 given as a number or as text.
 
     Raises
@@ -171,47 +258,45 @@ def number(value: Any, where: str, what: str) -> float:
         For anything else; NaN and infinity included.
     """
     try:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise ValueError
-        result = float(value)
+        result = _real(value)
     except (ValueError, OverflowError):
-        raise InputError(f"{where}: {what}: expected a number, received {value!r:.40}") from None
+        raise InputError(f"{place(where)}: {what}: expected a finite number, received {value!r:.40}") from None
     if not math.isfinite(result) or result < 0:
-        raise InputError(f"{where}: {what}: expected a finite number >= 0, received {value!r:.40}")
+        raise InputError(f"{place(where)}: {what}: expected a finite number >= 0, received {value!r:.40}")
     return result
 
 
-def whole(value: Any, where: str, what: str, *, least: int = 0) -> int:
+def whole(value: Any, where: Place, what: str, *, least: int = 0) -> int:
     """Return a whole number >= `least` given as a number (3 or 3.0) or as text."""
     if type(value) is int:
         result = value
     else:
         try:
-            if isinstance(value, str) and value.strip().lstrip("+-").isdecimal() and len(value) < 25:
+            if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
                 result = int(value)
             else:
-                as_float = float(value) if isinstance(value, float | str) else math.nan
+                as_float = _real(value)
                 result = int(as_float)
                 if result != as_float:
                     raise ValueError
         except (ValueError, OverflowError):
-            raise InputError(f"{where}: {what}: expected a whole number, received {value!r:.40}") from None
+            raise InputError(f"{place(where)}: {what}: expected a whole number, received {value!r:.40}") from None
     if not least <= result < MAX_SUM:
-        raise InputError(f"{where}: {what}: expected a whole number >= {least} below 2^62, received {value!r:.40}")
+        raise InputError(f"{place(where)}: {what}: expected a whole number >= {least} below 2^62, received {value!r:.40}")
     return result
 
 
-def ticks(value: Any, where: str, what: str, unit: float = 1.0) -> int:
+def ticks(value: Any, where: Place, what: str, unit: float = 1.0) -> int:
     """Return `value` * `unit` rounded half up to ticks, never 0 for a positive value.
 
     `unit` is the number of ticks in one unit of the file.
     """
-    if type(value) is int and unit == 1.0:
+    if unit == 1.0 and (type(value) is int or (type(value) is str and value.isascii() and value.isdecimal())):
         return whole(value, where, what)
     scaled = number(value, where, what) * unit
     if scaled >= MAX_SUM:
-        raise InputError(f"{where}: {what}: {value!r:.40} passes 2^62 ticks")
+        raise InputError(f"{place(where)}: {what}: {value!r:.40} passes 2^62 ticks")
     return max(math.floor(scaled + 0.5), 1) if scaled > 0 else 0
 
 
-__all__ = ["DEFAULTS", "UNKNOWN", "UNSUPPORTED", "Draft", "number", "ticks", "whole"]
+__all__ = ["DEFAULTS", "UNKNOWN", "UNSUPPORTED", "Draft", "Place", "number", "place", "ticks", "whole"]

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
 
-EDGE = re.compile(r"([^\s,]+?)(?:\s*->\s*|\s*,\s*|\s+)([^\s,]+)(?:(?:\s*,\s*|\s+)([^\s,]+))?$")
-OP = re.compile(r"(\S+?)\s*:\s*([^\s:]+)$")
-DATA = re.compile(r"\{(?:[^{}]*?['\"]weight['\"]\s*:\s*([^,{}]+))?[^{}]*\}\s*$")
+_WEIGHT = re.compile(r"""['"]weight['"][ ]?:([^,{}]+)""")
 
 
 def read(
@@ -42,41 +40,70 @@ def read(
     if weight not in ("ticks", "bytes"):
         raise InputError(f"option weight: expected ticks or bytes, received '{weight}'")
     times: dict[str, int] = {}
-    edges: dict[tuple[str, str], tuple[str, str]] = {}
     names: dict[str, None] = {}
-    for position, raw in enumerate(read_text(path, max_bytes=max_bytes).splitlines(), start=1):
-        where = f"line {position}"
-        line = raw.partition("#")[0].strip()
-        if not line:
-            continue
-        if op := OP.match(line):
-            if op[1] in times:
-                raise InputError(f"{where}: op '{one_line(op[1])}' has two times; keep one")
-            times[op[1]] = ticks(op[2], where, "time")
-            names.setdefault(op[1])
-            continue
-        data = DATA.search(line)
-        text = "" if data is None else (data[1] or "").strip()
-        edge = EDGE.match(line if data is None else line[: data.start()].strip())
-        if edge is None:
-            raise InputError(f"{where}: expected 'u v', 'u v weight' or 'name: time', received {line[:60]!r}")
-        u, v = edge[1], edge[2]
-        if (u, v) in edges:
-            raise InputError(f"{where}: edge {one_line(u, 30)} -> {one_line(v, 30)} is there twice")
-        edges[u, v] = (text or edge[3] or "", where)
-        names.setdefault(u)
-        names.setdefault(v)
-    unweighted = [where for value, where in edges.values() if not value]
-    if unweighted and len(unweighted) < len(edges):
-        raise InputError(f"{unweighted[0]}: the edge has no weight, but others have one")
-    default = ticks(op_time, "option op_time", "ticks")
     draft = Draft(path.stem, tick_seconds=tick_seconds)
+    unweighted = weighted = 0  # the last lines with an edge of each kind
+    for line, text in enumerate(read_text(path, max_bytes=max_bytes).splitlines(), start=1):
+        cells = parse_line(text, line)
+        if not cells:
+            continue
+        names[cells[0]] = None
+        if len(cells) == 2 and cells[1].startswith(":"):
+            if cells[0] in times:
+                raise InputError(f"line {line}: op '{one_line(cells[0])}' has two times; keep one")
+            times[cells[0]] = ticks(cells[1][1:], line, "time")
+            continue
+        names[cells[1]] = None
+        if len(cells) == 2:
+            unweighted = line
+            draft.edge(cells[0], cells[1], line, ticks=0)
+            continue
+        weighted = line
+        amount = ticks(cells[2], line, "weight")
+        size, time = (amount, UNKNOWN) if weight == "bytes" else (0, amount)
+        draft.edge(cells[0], cells[1], line, size=size, ticks=time)
+    if unweighted and weighted:
+        raise InputError(f"line {unweighted}: the edge has no weight, but others have one")
+    default = ticks(op_time, "option op_time", "ticks")
     for name in names:
         draft.op(name, name, times={"*": times.get(name, default)})
-    for (u, v), (value, where) in edges.items():
-        amount = ticks(value, where, "weight") if value else 0
-        if weight == "bytes" and value:
-            draft.edge(u, v, where, size=amount, ticks=UNKNOWN)
-        else:
-            draft.edge(u, v, where, ticks=amount)
     return draft.build()
+
+
+def parse_line(line: str, number: int) -> list[str]:
+    """Return the cells [u, v] or [u, v, weight] of an edge, [name, ":time"] of an op, [] of an empty line.
+
+    Every step is linear in the length of the line.
+
+    Raises
+    ------
+    InputError
+        If the line has another form.
+    """
+    if "#" in line:
+        line = line.partition("#")[0]
+    cells = line.split()
+    if len(cells) in (2, 3) and not any(mark in line for mark in (":", ",", "{", "->")):
+        return cells  # nearly every line of a large file
+    line = line.strip()
+    if not line:
+        return []
+    text, brace, data = line.partition("{")
+    name, colon, time = text.rpartition(":")
+    if colon and not brace and len(name.split()) == len(time.split()) == 1:
+        return [name.strip(), f":{time.strip()}"]
+    if "->" in text:
+        source, _, text = text.partition("->")
+        cells = [source, *text.strip().split(",")]
+    else:
+        cells = text.rstrip().split(",")
+    empty = any(not cell.strip() for cell in cells)
+    cells = [part for cell in cells for part in cell.split()]
+    if brace:
+        weights = _WEIGHT.findall(" ".join(data.split()))
+        if len(weights) > 1 or not data.endswith("}"):
+            raise InputError(f"line {number}: expected one 'weight' in {{...}}, received {line[:60]!r}")
+        cells += [weights[0].strip()] if weights else []
+    if empty or len(cells) not in (2, 3):
+        raise InputError(f"line {number}: expected 'u v', 'u v weight' or 'name: time', received {line[:60]!r}")
+    return cells

@@ -1,7 +1,11 @@
 """GraphML, the XML of networkx, yEd and Gephi, in both directions.
 
-Brandes et al., "GraphML Progress Report", 2001. Read: nodes, edges and their data; nested graphs, ports and
-hyperedges are refused.
+Read: nodes, edges and their data; nested graphs and hyperedges are refused. An edge that is there twice is refused
+unless the two name different tensors.
+
+References
+----------
+Brandes, Eiglsperger, Herman, Himsolt and Marshall, "GraphML Progress Report", Graph Drawing 2001.
 """
 
 from __future__ import annotations
@@ -9,7 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
-from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes, used_columns
+from placeopt.instances.readers.attributes import (
+    MAX_ATTRIBUTES,
+    Names,
+    add_edge,
+    add_op,
+    edge_attributes,
+    op_attributes,
+    used_columns,
+)
 from placeopt.instances.readers.draft import Draft, number
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
@@ -34,6 +46,8 @@ def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: st
     if graph.get("edgedefault", "directed") != "directed":
         raise InputError('expected edgedefault="directed", received an undirected graph')
     keys = {key.get("id", ""): key.get("attr.name") or str(key.get("id", "")) for key in root.findall("key")}
+    if len(keys) > MAX_ATTRIBUTES:
+        raise InputError(f"expected at most {MAX_ATTRIBUTES} <key>, received {len(keys)}")
     defaults: dict[str, dict[str, str]] = {"node": {}, "edge": {}, "graph": {}}
     for key in root.findall("key"):
         value = key.find("default")
@@ -71,11 +85,14 @@ def _attribute(element: ET.Element, key: str, where: str) -> str:
 
 def _data(element: ET.Element, keys: dict[str, str], where: str, defaults: dict[str, str]) -> dict[str, str]:
     """Return the <data> of an element by attribute name."""
-    values = dict(defaults)
+    values, own = dict(defaults), set[str]()
     for data in element.findall("data"):
         key = data.get("key", "")
         if key not in keys:
             raise InputError(f"{where}: data names the key '{one_line(key)}', which is not declared")
+        if keys[key] in own:
+            raise InputError(f"{where}: '{one_line(keys[key])}' is there twice; keep one")
+        own.add(keys[key])
         values[keys[key]] = data.text or ""
     return values
 

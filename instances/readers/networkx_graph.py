@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes
 from placeopt.instances.readers.draft import Draft, number
+from placeopt.instances.readers.json_rows import rows
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 
@@ -47,7 +48,8 @@ def from_networkx(
     unit = graph.graph.get("tick_seconds", 1e-9) if tick_seconds is None else tick_seconds
     title = name or str(graph.graph.get("name") or "graph")
     names = Names(node_time, edge_time, edge_bytes)
-    draft = Draft(title, tick_seconds=number(unit, "graph", "tick_seconds"))
+    repeated = "parallel" if graph.is_multigraph() else "refuse"
+    draft = Draft(title, tick_seconds=number(unit, "graph", "tick_seconds"), repeated=repeated)
     for key, attributes in graph.nodes(data=True):
         add_op(draft, key, attributes, f"node {key!r:.60}", names)
     for u, v, attributes in graph.edges(data=True):
@@ -70,7 +72,10 @@ def to_networkx(graph: OpGraph) -> Any:
 def read_node_link(
     path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: str = "", max_bytes: int
 ) -> OpGraph:
-    """Read the JSON of networkx.node_link_data: `{"directed", "graph", "nodes": [{"id"}], "edges": [...]}`."""
+    """Read the JSON of networkx.node_link_data: `{"directed", "graph", "nodes": [{"id"}], "edges": [...]}`.
+
+    With `"multigraph": true` edges that are there twice are two tensors; else they are refused.
+    """
     data = read_json(path, max_bytes=max_bytes)
     if not isinstance(data, dict):
         raise InputError("expected an object with nodes and edges (or links)")
@@ -80,25 +85,16 @@ def read_node_link(
     draft = Draft(
         str(graph.get("name") or path.stem),
         tick_seconds=number(graph.get("tick_seconds", 1e-9), "graph", "tick_seconds"),
+        repeated="parallel" if data.get("multigraph") is True else "refuse",
     )
     names = Names(node_time, edge_time, edge_bytes)
-    for i, node in enumerate(_rows(data, "nodes")):
+    for i, node in enumerate(rows(data, "nodes", "file")):
         add_op(draft, _key(node, "id", f"nodes[{i}]"), node, f"nodes[{i}]", names)
     key = "edges" if "edges" in data else "links"
-    for i, edge in enumerate(_rows(data, key)):
+    for i, edge in enumerate(rows(data, key, "file")):
         where = f"{key}[{i}]"
         add_edge(draft, _key(edge, "source", where), _key(edge, "target", where), edge, where, names)
     return draft.build()
-
-
-def _rows(data: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    rows = data.get(key)
-    if not isinstance(rows, list):
-        raise InputError(f'"{key}": expected a list of objects, received {rows!r:.40}')
-    for i, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise InputError(f"{key}[{i}]: expected an object, received {row!r:.40}")
-    return rows
 
 
 def _key(row: dict[str, Any], key: str, where: str) -> str:

@@ -75,6 +75,8 @@ def rule_of(op_type: str, domain: str, attrs: dict[str, Any]) -> tuple[str, dict
     """
     rule = RULE.get(op_type, "elementwise")
     found = dict(_WEIGHTS.get(op_type, {}))
+    if op_type == "Conv":
+        found["groups"] = int(attrs.get("group", 1))
     if rule == "attention":
         found["heads"] = int(attrs.get("num_heads") or attrs.get("q_num_heads") or 1)
         if op_type == "Attention" and domain not in ("", "ai.onnx"):

@@ -90,18 +90,20 @@ def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
 
     known: dict[str, NDArray[Any]] = {}
     graph = work.graph
-    for node in [node for node in graph.node if node.op_type == "Constant" and node.output]:
-        tensor = constant_tensor(node)
-        if tensor is not None:
+    nodes = []
+    for node in graph.node:
+        tensor = constant_tensor(node) if node.op_type == "Constant" and node.output else None
+        if tensor is None:
+            nodes.append(node)
+        else:
             tensor.name = node.output[0]
             graph.initializer.append(tensor)
-            graph.node.remove(node)
+    _replace(graph.node, nodes)
     declared = {value.name for value in graph.input}
-    hollow = [tensor for tensor in graph.initializer if not has_content(tensor)]
-    for tensor in hollow:
-        if tensor.name not in declared:
+    for tensor in graph.initializer:
+        if not has_content(tensor) and tensor.name not in declared:
             graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-        graph.initializer.remove(tensor)
+    _replace(graph.initializer, [tensor for tensor in graph.initializer if has_content(tensor)])
     for tensor in graph.initializer:
         small = math.prod(tensor.dims) <= (shape_data.MAX_ELEMENTS if tensor.data_type in (6, 7, 9) else 1)
         if small and tensor.data_type in (1, 6, 7, 9, 11):
@@ -112,6 +114,14 @@ def _hide_contents(work: Any) -> dict[str, NDArray[Any]]:
                     f"weight '{one_line(tensor.name)}': damaged content: {one_line(str(error))}"
                 ) from error
     return known
+
+
+def _replace(field: Any, kept: list[Any]) -> None:
+    """Replace the messages of a repeated field by some of them (removing one by one takes quadratic time)."""
+    if len(kept) < len(field):
+        copies = [type(message).FromString(message.SerializeToString()) for message in kept]
+        del field[:]
+        field.extend(copies)
 
 
 def constant_tensor(node: Any) -> Any:

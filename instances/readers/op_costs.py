@@ -8,27 +8,20 @@ only renames (reshape).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from placeopt.instances.readers.model_ir import Cost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from placeopt.instances.readers.model_ir import Node, Value
-
-
-class Cost(NamedTuple):
-    """What an op costs; resident bytes and parameters only where a nested graph brings them."""
-
-    flops: int
-    bytes_moved: int
-    resident: int = 0
-    parameters: int = 0
 
 
 class Shapes:
     """The inputs and outputs of a node, with unknown dimensions taken as 1."""
 
-    def __init__(self, node: Node, values: dict[str, Value]) -> None:
+    def __init__(self, node: Node, values: Mapping[str, Value]) -> None:
         self.node = node
         self.inputs = [values[name] if name else None for name in node.inputs]
         self.outputs = [values[name] for name in node.outputs if name]
@@ -60,7 +53,7 @@ class Shapes:
         return self.inputs[0].elements if self.inputs and self.inputs[0] is not None else 0
 
 
-def cost(node: Node, values: dict[str, Value]) -> Cost:
+def cost(node: Node, values: Mapping[str, Value]) -> Cost:
     """Return the cost of a node whose tensors all have a known rank."""
     s = Shapes(node, values)
     rule = node.rule if node.rule in RULES else "elementwise"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from placeopt.instances.readers import ir_passes, op_costs
 from placeopt.instances.readers.draft import whole
-from placeopt.instances.readers.model_ir import Model, Node, Value, to_graph
+from placeopt.instances.readers.ir_graph import finish
+from placeopt.instances.readers.model_ir import Cost, Model, Node, Value
 from placeopt.instances.readers.openvino_ops import DTYPES, rule_of
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
@@ -43,13 +44,7 @@ def read(path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "col
             if node.rule == "shape" and model.values[node.inputs[0]].known:
                 for name in node.outputs:
                     model.values[name].constant, model.values[name].learned = True, False
-    ir_passes.propagate_constants(model)
-    if fold:
-        ir_passes.fold_identities(model, lambda node: node.rule == "identity")
-        ir_passes.drop_dead(model)
-    if fuse:
-        ir_passes.fuse_affine(model)
-    return to_graph(model, shared=shared)
+    return finish(model, fuse=fuse, fold=fold, shared=shared)
 
 
 def _translate(net: ET.Element, name: str) -> Model:
@@ -74,14 +69,7 @@ def _translate(net: ET.Element, name: str) -> Model:
         kind, where = layer.get("type", ""), f"layer '{_label(layer)}'"
         data = layer.find("data")
         attributes = {} if data is None else dict(data.attrib)
-        inputs = []
-        for port, _ in _ports(layer, "input"):
-            if (key, port) not in source:
-                raise InputError(f"{where}: no edge leads to its input port {port}")
-            inputs.append(source[key, port])
-        for value in inputs:
-            if value not in values:
-                raise InputError(f"{where}: an edge comes from port {value}, which is not there")
+        inputs = _inputs(key, layer, source, values)
         outputs = [f"{key}:{port}" for port, _ in _ports(layer, "output")]
         if kind in ("Const", "Constant"):
             for value in outputs:
@@ -97,6 +85,26 @@ def _translate(net: ET.Element, name: str) -> Model:
                 _add_bodies(node, layer, values)
             nodes.append(node)
     return Model(name, nodes, values, results)
+
+
+def _inputs(key: int, layer: ET.Element, source: dict[tuple[int, int], str], values: dict[str, Value]) -> list[str]:
+    """Return the values that a layer reads, refusing ports without one and shapes that differ between the two ends."""
+    where = f"layer '{_label(layer)}'"
+    inputs = []
+    for port, element in _ports(layer, "input"):
+        if (key, port) not in source:
+            raise InputError(f"{where}: no edge leads to its input port {port}")
+        name = source[key, port]
+        if name not in values:
+            raise InputError(f"{where}: an edge comes from port {name}, which is not there")
+        declared, made = _shape(element), values[name].shape or ()
+        if declared and made and (
+            len(declared) != len(made)
+            or any(None not in (a, b) and a != b for a, b in zip(declared, made, strict=True))
+        ):
+            raise InputError(f"{where}: input port {port} expects the shape {list(declared)}, receives {list(made)}")
+        inputs.append(name)
+    return inputs
 
 
 def _edges(edges: ET.Element, by_id: dict[int, ET.Element]) -> dict[tuple[int, int], str]:
@@ -150,12 +158,12 @@ def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value]) -> None
         weights = [v for v in inner.values.values() if v.constant and not v.root]
         learned = [v for v in weights if v.elements > 1 and v.dtype.startswith(("float", "bfloat"))]
         resident, parameters = sum(v.bytes for v in weights), sum(v.elements for v in learned)
-        costs.append(op_costs.Cost(flops, moved, resident, parameters))
+        costs.append(Cost(flops, moved, resident, parameters))
     times = _iterations(node, layer, values)
     node.attrs["uncertain"] = times is None
     if costs:
         top = max(costs, key=lambda c: (c.flops, c.bytes_moved))
-        node.extra = op_costs.Cost(
+        node.extra = Cost(
             (times or 1) * top.flops,
             (times or 1) * top.bytes_moved,
             sum(c.resident for c in costs),

@@ -2,7 +2,9 @@
 
 The notation is described in `pipedream_parser`; times are milliseconds per minibatch, sizes bytes.
 
-Harlap et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
+References
+----------
+Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019.
 """
 
 from __future__ import annotations

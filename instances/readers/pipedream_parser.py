@@ -7,15 +7,16 @@ per minibatch, sizes bytes; A may be a list ``[a; b; c]``, which is summed. Ids 
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from placeopt.instances.readers.draft import number, whole
 from placeopt.model.errors import InputError
+from placeopt.model.files import read_text
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
-_ID = re.compile(r"node(\d+)$")
+_ID = re.compile(r"node([0-9]{1,18})$")
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,12 @@ def parse_pipedream(text: str, name: str = "profile") -> PipedreamProfile:
     """
     nodes: dict[int, PipedreamNode] = {}
     edges: list[tuple[int, int, int]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for at, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
-        where = f"{name}, line {number}"
+        where = f"{name}, line {at}"
         if line[0] in "\t ":
-            edges.append((*_edge(line, where), number))
+            edges.append((*_edge(line, where), at))
         else:
             node = _node(line, where)
             if node.node_id in nodes:
@@ -88,12 +89,12 @@ def parse_pipedream(text: str, name: str = "profile") -> PipedreamProfile:
     if not nodes:
         raise InputError(f"{name}: expected lines like 'node1 -- Input0 -- forward_compute_time=...', found none")
     seen: set[tuple[int, int]] = set()
-    for source, target, number in edges:
+    for source, target, at in edges:
         for node_id in (source, target):
             if node_id not in nodes:
-                raise InputError(f"{name}, line {number}: edge names node{node_id}, which has no node line")
+                raise InputError(f"{name}, line {at}: edge names node{node_id}, which has no node line")
         if (source, target) in seen:
-            raise InputError(f"{name}, line {number}: edge node{source} -- node{target} occurs twice")
+            raise InputError(f"{name}, line {at}: edge node{source} -- node{target} occurs twice")
         seen.add((source, target))
     ordered = tuple(nodes[key] for key in sorted(nodes))
     return PipedreamProfile(name, ordered, tuple((source, target) for source, target, _ in edges), tuple(nodes))
@@ -107,18 +108,7 @@ def read_pipedream(path: str | Path) -> PipedreamProfile:
     InputError
         If the file cannot be read or parsed.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"profile '{path}' cannot be read: {error}") from error
-    return parse_pipedream(text, path.stem)
-
-
-def looks_like_pipedream(text: str) -> bool:
-    """Whether the first non-empty lines are those of a PipeDream profile."""
-    head = next((line for line in text.splitlines() if line.strip()), "").strip()
-    return head.startswith("node") and " -- " in head
+    return parse_pipedream(read_text(path, what="profile"), Path(path).stem)
 
 
 def _node(line: str, where: str) -> PipedreamNode:
@@ -131,31 +121,28 @@ def _node(line: str, where: str) -> PipedreamNode:
     values: dict[str, float] = {}
     for item in parts[2].split(", "):
         key, _, value = item.partition("=")
-        values[key.strip()] = _number(value, f"{where}: {key.strip()}")
+        if key.strip() in values:
+            raise InputError(f"{where}: {key.strip()} is there twice; keep one")
+        values[key.strip()] = _sum(value, where, key.strip())
     for key in _FIELDS:
         if key not in values:
             raise InputError(f"{where}: {key} is missing; a node line has {', '.join(_FIELDS)}")
     stage = None
     if len(parts) == 4:
         key, _, value = parts[3].partition("=")
-        if key.strip() != "stage_id" or not value.strip().isdigit():
+        if key.strip() != "stage_id":
             raise InputError(f"{where}: expected 'stage_id=n', received '{parts[3].strip()}'")
-        stage = int(value)
+        stage = whole(value, where, "stage_id")
     forward, backward, activation, parameters = (values[key] for key in _FIELDS)
     return PipedreamNode(int(match.group(1)), parts[1].strip(), forward, backward, activation, parameters, stage)
 
 
-def _number(text: str, what: str) -> float:
-    """Return a number, or the sum of a bracketed list of numbers."""
+def _sum(text: str, where: str, what: str) -> float:
+    """Return a number, or the sum of a bracketed list of numbers like [1.0; 2.0]."""
     text = text.strip()
     items = text[1:-1].split(";") if text.startswith("[") and text.endswith("]") else [text]
-    try:
-        value = sum(float(item) for item in items if item.strip())
-    except ValueError:
-        raise InputError(f"{what}: expected a number or a list like [1.0; 2.0], received '{text}'") from None
-    if not math.isfinite(value) or value < 0:
-        raise InputError(f"{what}: expected a finite number >= 0, received '{text}'")
-    return value
+    total = sum(number(item, where, what) for item in items if item.strip())
+    return number(total, where, what)
 
 
 def _edge(line: str, where: str) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.model_ir import Model, Value
-from placeopt.instances.readers.torch_export import finish
+from placeopt.instances.readers.torch_export import finish_exported
 from placeopt.instances.readers.torch_ops import Ref, base_name, make_node, module_path
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 MAX_ENTRIES = 200_000
 """Most files in an archive."""
+
+MAX_RATIO = 16
+MIN_UNPACKED = 8 * 2**20
+"""A program may unpack to this many bytes, or to so many times the size of the archive where that is more."""
 
 DTYPES = {
     1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
@@ -40,7 +44,7 @@ def read(path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "col
         raise InputError(
             f"not the JSON of an exported program: {type(error).__name__} {one_line(str(error))}"
         ) from error
-    return finish(model, fuse=fuse, fold=fold, shared=shared)
+    return finish_exported(model, fuse=fuse, fold=fold, shared=shared)
 
 
 def _program(path: Path, max_bytes: int) -> str:
@@ -54,12 +58,13 @@ def _program(path: Path, max_bytes: int) -> str:
             models += [x for x in entries if x.filename.endswith("serialized_exported_program.json")]
             if not models:
                 raise InputError("a zip archive, but not of torch.export: it holds no models/*.json")
+            most = min(max_bytes, max(MIN_UNPACKED, MAX_RATIO * path.stat().st_size))
             with archive.open(sorted(models, key=lambda x: x.filename)[0]) as stream:
-                data = stream.read(max_bytes + 1)  # what is declared may be a lie: stop when it is enough
+                data = stream.read(most + 1)  # what is declared may be a lie: stop when it is enough
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
         raise InputError(f"truncated or damaged archive: {one_line(str(error))}") from error
-    if len(data) > max_bytes:
-        raise InputError(f"the program unpacks to more than the limit of {max_bytes} bytes")
+    if len(data) > most:
+        raise InputError(f"the program unpacks to more than the limit of {most} bytes")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -4,6 +4,8 @@ The first number is the number of tasks without the two dummies (entry and exit)
 `id time predecessors p1 p2 ...`, or, with communication, `id time predecessors p1 c1 p2 c2 ...`, or the pairs
 `p c` on the lines that follow. `#` begins a comment. A transfer costs c between two different processors.
 
+References
+----------
 Tobita and Kasahara, "A standard task graph set for fair evaluation of multiprocessor scheduling
 algorithms", Journal of Scheduling 5(5), 2002.
 """
@@ -34,43 +36,36 @@ def read(path: Path, *, tick_seconds: float = 1.0, max_bytes: int) -> OpGraph:
     for position, raw in enumerate(read_text(path, max_bytes=max_bytes).splitlines(), start=1):
         cells = raw.partition("#")[0].split()
         if cells:
-            lines.append((f"line {position}", cells))
+            lines.append((position, cells))
     if not lines or len(lines[0][1]) != 1:
         raise InputError("line 1: expected the number of tasks")
     count = whole(lines[0][1][0], lines[0][0], "number of tasks", least=1)
     draft = Draft(path.stem, tick_seconds=tick_seconds)
-    edges: list[tuple[int, int, str, str]] = []
     at = 1
     while at < len(lines):
         where, cells = lines[at]
         at += 1
         if len(cells) < 3:
-            raise InputError(f"{where}: expected 'id time predecessors ...', received {' '.join(cells)[:60]!r}")
+            raise InputError(f"line {where}: expected 'id time predecessors ...', received {' '.join(cells)[:60]!r}")
         task, fan_in = whole(cells[0], where, "task id"), whole(cells[2], where, "number of predecessors")
         draft.op(task, where, name=f"task{task}", times={"*": ticks(cells[1], where, "time")})
-        rest = cells[3:]
-        if not rest and fan_in:  # the pairs follow, one a line
+        pairs = cells[3:]
+        if not pairs and fan_in:  # the pairs follow, one a line
             for place, pair in lines[at : at + fan_in]:
                 if len(pair) != 2:
-                    raise InputError(f"{place}: expected 'predecessor cost', received {' '.join(pair)[:60]!r}")
-                rest += pair
+                    raise InputError(f"line {place}: expected 'predecessor cost', received {' '.join(pair)[:60]!r}")
+                pairs += pair
             at += fan_in
-        if len(rest) == fan_in:
-            rest = [cell for p in rest for cell in (p, "0")]
-        if len(rest) != 2 * fan_in:
-            raise InputError(f"{where}: expected {fan_in} predecessors (each with or without a cost), "
-                             f"received {len(rest)} numbers; the file may be truncated")  # fmt: skip
-        for p, c in zip(rest[::2], rest[1::2], strict=True):
-            edges.append((whole(p, where, "predecessor"), task, c, where))
+        if len(pairs) == fan_in:
+            pairs = [cell for p in pairs for cell in (p, "0")]
+        if len(pairs) != 2 * fan_in:
+            raise InputError(f"line {where}: expected {fan_in} predecessors (each with or without a cost), "
+                             f"received {len(pairs)} numbers; the file may be truncated")  # fmt: skip
+        for p, c in zip(pairs[::2], pairs[1::2], strict=True):
+            draft.edge(whole(p, where, "predecessor"), task, where, ticks=ticks(c, where, "cost"))
     if len(draft.names) not in (count, count + 2):
         raise InputError(f"expected {count} tasks and two dummies, received {len(draft.names)} lines: "
                          "the file is truncated or the count is wrong")  # fmt: skip
-    seen: set[tuple[int, int]] = set()
-    for u, v, cost, where in edges:
-        if (u, v) in seen:
-            raise InputError(f"{where}: predecessor {u} is there twice")
-        seen.add((u, v))
-        draft.edge(u, v, where, ticks=ticks(cost, where, "cost"))
     return draft.build()
 
 

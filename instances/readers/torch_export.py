@@ -10,8 +10,8 @@ import operator
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers import ir_passes
-from placeopt.instances.readers.model_ir import Model, Value, to_graph
+from placeopt.instances.readers.ir_graph import finish
+from placeopt.instances.readers.model_ir import Model, Value
 from placeopt.instances.readers.torch_ops import Ref, make_node, module_path
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line
@@ -69,23 +69,17 @@ def from_exported(
     program: Any, *, name: str = "module", fuse: bool = True, fold: bool = True, shared: str = "colocate"
 ) -> OpGraph:
     """Read a torch.export.ExportedProgram."""
-    return finish(_translate(program, name), fuse=fuse, fold=fold, shared=shared)
+    return finish_exported(_translate(program, name), fuse=fuse, fold=fold, shared=shared)
 
 
-def finish(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpGraph:
-    """Run the passes over the model of an exported program and turn it into a graph."""
+def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpGraph:
+    """Sort and finish the model of an exported program; what is known before the run is constant."""
     model.sort()
     for node in model.nodes:
-        if node.rule == "fill":  # arange, zeros, ...: known before the run
+        if node.rule == "fill":  # arange, zeros, ...
             for key in node.outputs:
                 model.values[key].constant, model.values[key].learned = True, False
-    ir_passes.propagate_constants(model)
-    if fold:
-        ir_passes.fold_identities(model, lambda node: node.rule == "identity")
-        ir_passes.drop_dead(model)
-    if fuse:
-        ir_passes.fuse_affine(model)
-    return to_graph(model, shared=shared)
+    return finish(model, fuse=fuse, fold=fold, shared=shared)
 
 
 def _translate(program: Any, name: str) -> Model:

@@ -3,6 +3,8 @@
 A task is an op whose run time, measured in seconds, holds on any device. A file that one task writes and
 others read is a tensor; a parent that shares no file with its child feeds it a tensor of 0 bytes.
 
+References
+----------
 Coleman et al., "WfCommons: A framework for enabling scientific workflow research and development", Future
 Generation Computer Systems 128, 2022.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.draft import Draft, number, ticks, whole
+from placeopt.instances.readers.json_rows import rows
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
 
@@ -33,17 +36,17 @@ def read(path: Path, *, tick_seconds: float = 1e-9, max_bytes: int) -> OpGraph:
     specification = workflow.get("specification")
     sizes: dict[str, int] = {}
     if isinstance(specification, dict):  # from version 1.5: structure and execution apart
-        tasks = _rows(specification, "tasks", "specification")
-        for i, row in enumerate(_rows(specification, "files", "specification", optional=True)):
+        tasks = rows(specification, "tasks", "specification")
+        for i, row in enumerate(rows(specification, "files", "specification", optional=True)):
             where = f"files[{i}]"
             sizes[_name(row, where)] = _size(row, where)
         runtimes = _runtimes(workflow)
     else:
-        tasks = _rows(workflow, "tasks" if "tasks" in workflow else "jobs", "workflow")
+        tasks = rows(workflow, "tasks" if "tasks" in workflow else "jobs", "workflow")
         runtimes = None
     unit = 1 / tick_seconds
     title = data.get("name")
-    draft = Draft(title if isinstance(title, str) and title else path.stem, tick_seconds=tick_seconds)
+    draft = Draft(title if isinstance(title, str) and title else path.stem, tick_seconds=tick_seconds, repeated="merge")
     for i, task in enumerate(tasks):
         where = f"tasks[{i}]"
         key = _name(task, where)
@@ -104,7 +107,7 @@ def _files(task: dict[str, Any], where: str, sizes: dict[str, int]) -> tuple[lis
         return list(_texts(task, "inputFiles", where)), list(_texts(task, "outputFiles", where))
     inputs: list[str] = []
     outputs: list[str] = []
-    for i, row in enumerate(_rows(task, "files", where)):
+    for i, row in enumerate(rows(task, "files", where)):
         place = f"{where}: files[{i}]"
         file = _name(row, place)
         sizes[file] = max(sizes.get(file, 0), _size(row, place))
@@ -120,7 +123,7 @@ def _runtimes(workflow: dict[str, Any]) -> dict[str, float]:
     if not isinstance(execution, dict):
         raise InputError('"execution" is missing: the workflow has no run times')
     found: dict[str, float] = {}
-    for i, row in enumerate(_rows(execution, "tasks", "execution")):
+    for i, row in enumerate(rows(execution, "tasks", "execution")):
         where = f"execution.tasks[{i}]"
         seconds = _runtime(row, where)
         if seconds is not None:
@@ -136,16 +139,6 @@ def _runtime(row: dict[str, Any], where: str) -> float | None:
 def _size(row: dict[str, Any], where: str) -> int:
     key = next((key for key in SIZES if row.get(key) is not None), None)
     return 0 if key is None else whole(row[key], where, key)
-
-
-def _rows(table: dict[str, Any], key: str, where: str, *, optional: bool = False) -> list[dict[str, Any]]:
-    rows = table.get(key, [] if optional else None)
-    if not isinstance(rows, list):
-        raise InputError(f'{where}: "{key}": expected a list of objects, received {rows!r:.40}')
-    for i, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise InputError(f"{where}: {key}[{i}]: expected an object, received {row!r:.40}")
-    return rows
 
 
 def _name(row: dict[str, Any], where: str) -> str:

@@ -8,7 +8,6 @@ name wins over an index that reads the same.
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import parse_json, read_text, write_text
 from placeopt.model.placement import Placement
 
@@ -42,7 +41,7 @@ def read_placement(path: str | Path, problem: PlacementProblem) -> Placement:
     text = read_text(path, what="placement")
     where = f"placement '{path}'"
     if text.lstrip()[:1] in ("{", "["):
-        return _from_json(parse_json(text, where, unique_keys=True), problem, where)
+        return _from_json(parse_json(text, where), problem, where)
     return _from_csv(text, problem, where)
 
 
@@ -216,11 +215,8 @@ class _Table:
             raise InputError(f"{where}: expected a {what} in 0..{len(names) - 1} or a name, received {key}")
         if not isinstance(key, str):
             raise InputError(f"{where}: expected the name or index of a {what}, received {key!r:.40}")
-        near = difflib.get_close_matches(key, names[:5000], n=1)
-        if near:
-            hint = f"did you mean '{near[0]}'?"
-        else:
-            hint = f"known: {', '.join(names[:6])}{', ...' * (len(names) > 6)}"
+        near = nearest(key, names)
+        hint = f"did you mean '{near}'?" if near else f"known: {', '.join(names[:6])}{', ...' * (len(names) > 6)}"
         raise InputError(f"{where}: {what} '{key[:60]}' is not in problem '{self.problem.name}'; {hint}")
 
 

@@ -13,6 +13,9 @@ from placeopt.model.errors import InputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+SLOWEST = 1e-3
+"""Smallest rate of a device or link, per second: what is slower is a mistake in a unit."""
+
 CONTENTION = ("none", "pair", "source")
 """Ready-made channel matrices; `Cluster.channel` can express any other sharing."""
 
@@ -41,8 +44,9 @@ class Device:
     def __post_init__(self) -> None:
         for key in ("peak_flops", "memory_bandwidth"):
             value = getattr(self, key)
-            if not (np.isfinite(value) and value > 0):
-                raise InputError(f"device '{self.name}': {key} must be a positive number, received {value}")
+            if not (np.isfinite(value) and value >= SLOWEST):
+                raise InputError(f"device '{self.name}': {key} must be a number of at least {SLOWEST} per second, "
+                                 f"received {value}")  # fmt: skip
         if not (np.isfinite(self.launch_overhead) and self.launch_overhead >= 0):
             raise InputError(f"device '{self.name}': launch_overhead must be >= 0, received {self.launch_overhead}")
         if not 0 <= self.memory <= UNLIMITED:
@@ -60,8 +64,9 @@ class Link:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.latency) and self.latency >= 0):
             raise InputError(f"link '{self.name}': latency must be >= 0 seconds, received {self.latency}")
-        if not (np.isfinite(self.bandwidth) and self.bandwidth > 0):
-            raise InputError(f"link '{self.name}': bandwidth must be positive, received {self.bandwidth}")
+        if not (np.isfinite(self.bandwidth) and self.bandwidth >= SLOWEST):
+            raise InputError(f"link '{self.name}': bandwidth must be at least {SLOWEST} bytes per second, "
+                             f"received {self.bandwidth}")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import difflib
+import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+MAX_MESSAGE = 200
+"""Most characters of an error message before its hint, which begins with the first "; "."""
+
+MAX_QUOTED = 80
+"""Most characters of a name or a file inside a message."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_LONG_QUOTE = re.compile(rf"'([^']{{{MAX_QUOTED + 1},}})'")
+
 
 class InputError(ValueError):
     """Input (a file, an argument, an option) is wrong; the message is one line for a person.
 
-    It says what, where, expected, received, and how to fix it. The command line prints it and exits with code 2.
+    It says what, where, expected, received, and how to fix it. The command line prints it and exits with code 2. What
+    the input brought along is cut in its middle, so that the line stays short.
     """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(brief(message))
 
 
 class InfeasiblePlacementError(InputError):
@@ -53,8 +68,28 @@ class ExecutionError(RuntimeError):
     """A run on a real system failed: a worker died, a kernel raised, a result was wrong; one line for a person."""
 
 
+def brief(message: str) -> str:
+    """Return a message on one line, at most 200 characters before its hint and 1000 in all."""
+    text = _CONTROL.sub(" ", str(message)[:100_000]).strip()
+    text = _LONG_QUOTE.sub(lambda quote: f"'{_cut_middle(quote[1], MAX_QUOTED)}'", text)
+    head, separator, hint = text.partition("; ")
+    return _cut_middle(_cut_middle(head, MAX_MESSAGE) + separator + hint, 5 * MAX_MESSAGE)
+
+
+def _cut_middle(text: str, length: int) -> str:
+    half = (length - 3) // 2
+    return text if len(text) <= length else f"{text[:half]}...{text[-half:]}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a hint for a name that is not known: the nearest one, or all of them."""
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(names) or 'none'}"
+    near = nearest(word, names)
+    return f"did you mean '{near}'?" if near else f"known: {', '.join(names) or 'none'}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is most like `word`, "" if none is; long words and lists are cut to bound the work."""
+    short = {name[:60]: name for name in itertools.islice(known, 1000)}
+    found = difflib.get_close_matches(word[:60], short, n=1, cutoff=0.5)
+    return short[found[0]] if found else ""

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,18 @@ from placeopt.model.errors import InputError
 
 MAX_BYTES = 128 * 2**20
 """Text files larger than this are refused before they are read (a graph of 10^5 ops has about 2^24 bytes)."""
+
+MAX_TOML_BYTES = 2**20
+MAX_TOML_PARTS = 1000
+"""Most bytes of a TOML file, and most nested or dotted parts of a line: the parser is slow and deep."""
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether there is a file; False also for what cannot be a path (too long, or with a null character)."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def regular_file(path: str | Path, what: str = "file") -> Path:
@@ -70,13 +83,10 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file
                          f"at offset {error.start}") from error  # fmt: skip
 
 
-def parse_json(text: str, where: str, *, unique_keys: bool = False) -> Any:
-    """Parse JSON strictly: no NaN, no Infinity, and one line that says what is wrong.
+def parse_json(text: str, where: str) -> Any:
+    """Parse JSON strictly: no NaN, no Infinity, no key twice in an object, and one line that says what is wrong.
 
-    Parameters
-    ----------
-    where : the file, for messages.
-    unique_keys : refuse an object that has a key twice (slower).
+    `where` is the file, for messages.
     """
 
     def refuse(constant: str) -> None:
@@ -93,7 +103,7 @@ def parse_json(text: str, where: str, *, unique_keys: bool = False) -> Any:
         return table
 
     try:
-        return json.loads(text, parse_constant=refuse, object_pairs_hook=unique if unique_keys else None)
+        return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
             text = f"truncated JSON: it ends in the middle (line {error.lineno})"
@@ -108,12 +118,32 @@ def parse_json(text: str, where: str, *, unique_keys: bool = False) -> Any:
         raise InputError(f"{where}: not valid JSON: {one_line(str(error))}") from error
 
 
-def read_json(
-    path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file", unique_keys: bool = False
-) -> Any:
+def read_json(path: str | Path, *, max_bytes: int = MAX_BYTES, what: str = "file") -> Any:
     """Return the parsed JSON of a file; see `read_text` and `parse_json`."""
     text = read_text(path, max_bytes=max_bytes, what=what)
-    return parse_json(text, f"{what} '{path}'", unique_keys=unique_keys)
+    return parse_json(text, f"{what} '{path}'")
+
+
+def read_toml(path: str | Path, *, max_bytes: int = MAX_TOML_BYTES, what: str = "file") -> dict[str, Any]:
+    """Return the table of a TOML file; see `read_text`."""
+    return parse_toml(read_text(path, max_bytes=max_bytes, what=what), f"{what} '{path}'")
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Parse TOML; one line says what is wrong.
+
+    The parser recurses into nested values and walks dotted keys part by part, so lines of thousands of either are
+    refused first.
+    """
+    for number, line in enumerate(text.splitlines(), start=1):
+        if max(line.count("."), line.count("["), line.count("{")) > MAX_TOML_PARTS:
+            raise InputError(f"{where}: line {number}: more than {MAX_TOML_PARTS} nested or dotted parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise InputError(f"{where}: TOML nested too deeply") from error
+    except ValueError as error:  # no TOML, or an integer of thousands of digits
+        raise InputError(f"{where} is not valid TOML: {one_line(str(error))}") from error
 
 
 def write_text(path: str | Path, text: str) -> Path:

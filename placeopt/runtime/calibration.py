@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.instances.calibrate import DeviceFit, LinkFit, fit_device, fit_link, with_measured_times
+from placeopt.instances.cost_fit import DeviceFit, LinkFit, fit_device, fit_link, with_measured_times
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import InputError

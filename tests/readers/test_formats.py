@@ -227,13 +227,13 @@ def test_options_are_checked(tmp_path):
     path = tmp_path / "e.txt"
     path.write_text("a b\n")
     assert read_graph(path, op_time="3").measured[0, 0] == 3
-    with pytest.raises(InputError, match="has no option 'dims'; its options: weight, op_time, tick_seconds"):
+    with pytest.raises(InputError, match="has no option 'dims'; known: weight, op_time, tick_seconds"):
         read_graph(path, dims="a=1")
     with pytest.raises(InputError, match="option op_time: expected a number"):
         read_graph(path, op_time="x")
     with pytest.raises(InputError, match="tick_seconds: expected a positive number"):
         read_graph(path, tick_seconds=0.0)
-    with pytest.raises(InputError, match="format 'edgelist' is not known; known: onnx"):
+    with pytest.raises(InputError, match="format 'edgelist' is not known; did you mean 'edge-list'"):
         read_graph(path, format="edgelist")
     assert read_graph(path, dims=None).num_ops == 2
 

@@ -96,7 +96,7 @@ def flow(**changes) -> str:
 
 BAD = [
     # format, text, what the line must say
-    ("pipedream", replaced(PIPEDREAM, "forward_compute_time=1", "forward_compute_time=x"), "expected a number"),
+    ("pipedream", replaced(PIPEDREAM, "forward_compute_time=1", "forward_compute_time=x"), "expected a finite number"),
     ("pipedream", replaced(PIPEDREAM, "forward_compute_time=1", "forward_compute_time=nan"), "finite number"),
     ("pipedream", replaced(PIPEDREAM, "forward_compute_time=1", "forward_compute_time=-1"), ">= 0"),
     ("pipedream", replaced(PIPEDREAM, ", parameter_size=4", ""), "parameter_size is missing"),
@@ -118,7 +118,7 @@ BAD = [
     ("dnn-partitioning", part_of(node_id=90), "twice"),
     ("dnn-partitioning", part_of(node_id="x"), "whole number"),
     ("dnn-partitioning", part_of(node_cpuLatency=-1), ">= 0"),
-    ("dnn-partitioning", part_of(node_fpgaLatency="fast"), "expected a number"),
+    ("dnn-partitioning", part_of(node_fpgaLatency="fast"), "expected a finite number"),
     ("dnn-partitioning", part_of(node_supportedOnFpga=2), "expected true, false"),
     ("dnn-partitioning", part_of(edge_destId=55), "which is not in the graph"),
     ("dnn-partitioning", part_of(edge_cost=0.3), "must have equal costs (up to 1e-6)"),
@@ -127,14 +127,14 @@ BAD = [
     ("dnn-partitioning", part_of(edges=[3]), "edges[0]: expected an object"),
     ("dnn-partitioning", part_of(maxFPGAs=0, maxCPUs=0), "expected 1..4096 devices"),
     ("dnn-partitioning", part_of(maxFPGAs=10**9), "expected 1..4096 devices"),
-    ("dnn-partitioning", part_of(maxSizePerFPGA=None), "expected a number"),
+    ("dnn-partitioning", part_of(maxSizePerFPGA=None), "expected a finite number"),
     ("dnn-partitioning", replaced(json.dumps(PARTITION), "0.25", "Infinity"), "finite"),
     ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "n": 3}}), "expected n = 2"),
     ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "edges": [[0, 1]]}}), "expected [u, v, cost]"),
     ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "edges": [[0, 9, 1]]}}), "not in the graph"),
     ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "edges": [[0, 1, 1], [0, 1, 1]]}}), "twice"),
     ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "edges": [[0, 1, 1], [1, 0, 1]]}}), "cycle"),
-    ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "work": [1, "x"]}}), "expected a number"),
+    ("graphs-json", json.dumps({"g": {**LIBRARY["g"], "work": [1, "x"]}}), "expected a finite number"),
     ("graphs-json", json.dumps({"g": {"n": 0, "work": [], "edges": []}}), "at least one op"),
     ("unrelated", replaced(UNRELATED, "#end\n", ""), "truncated"),
     ("unrelated", replaced(UNRELATED, "1: 3, 4", "1: 3"), "expected 2 times"),
@@ -151,7 +151,7 @@ BAD = [
     ("dot", "digraph { a -- b }", "the graph is directed"),
     ("dot", "digraph { a -> b; b -> a }", "cycle"),
     ("dot", "digraph { a -> a }", "its own output"),
-    ("dot", "digraph { a [time=fast] }", "expected a number"),
+    ("dot", "digraph { a [time=fast] }", "expected a finite number"),
     ("dot", "digraph { a [flops=1.5] }", "whole number"),
     ("dot", "digraph { }", "at least one op"),
     ("dot", "digraph { a % b }", "character '%'"),
@@ -162,7 +162,7 @@ BAD = [
     ("graphml", replaced(GRAPHML, 'target="b"', 'target="z"'), "not in the graph"),
     ("graphml", replaced(GRAPHML, 'target="b"', 'target="a"'), "its own output"),
     ("graphml", replaced(GRAPHML, 'target="b"', ""), "target= is missing"),
-    ("graphml", replaced(GRAPHML, ">3<", ">x<"), "expected a number"),
+    ("graphml", replaced(GRAPHML, ">3<", ">x<"), "expected a finite number"),
     ("graphml", replaced(GRAPHML, 'edgedefault="directed"', 'edgedefault="undirected"'), "undirected"),
     ("graphml", replaced(GRAPHML, 'key="k"', 'key="q"'), "not declared"),
     ("graphml", BOMB + GRAPHML, "DOCTYPE"),
@@ -188,7 +188,7 @@ BAD = [
     ("edge-list", "a b 1\nb c\n", "no weight, but others have one"),
     ("edge-list", "a b 1\na b 2\n", "twice"),
     ("edge-list", "a b\nb a\n", "cycle"),
-    ("edge-list", "a b x\n", "expected a number"),
+    ("edge-list", "a b x\n", "expected a finite number"),
     ("edge-list", "a b nan\n", "finite number"),
     ("edge-list", "a: 1\na: 2\n", "two times"),
     ("stg", replaced(STG, "4 0 1 3\n", ""), "truncated or the count is wrong"),
@@ -218,7 +218,7 @@ BAD = [
     ("openvino", replaced(OPENVINO, "<dim>4</dim>", "<dim>four</dim>"), "whole number"),
     ("openvino", replaced(OPENVINO, 'id="2" name="mm"', 'id="" name="mm"'), "whole number"),
     ("openvino", replaced(OPENVINO, 'from-layer="0"', 'from-layer="2"').replace('from-port="0"', 'from-port="2"', 1),
-     "cycle"),
+     "expects the shape [1, 4], receives [1, 2]"),
     ("openvino", replaced(OPENVINO, 'type="MatMul"', 'type="Const"'), "no op"),
     ("openvino", "<net><layers/></net>", "<layers> and <edges>"),
     ("openvino", BOMB.replace("lolz", "net") + OPENVINO, "DOCTYPE"),
@@ -343,7 +343,7 @@ def test_a_product_of_groups_is_bounded(tmp_path):
     group = " ".join(f"n{i}" for i in range(3000))
     path = tmp_path / "file"
     path.write_text(f"digraph {{ {{{group}}} -> {{{group.replace('n', 'm')}}} }}")
-    with pytest.raises(InputError, match="more than 5000000 edges"):
+    with pytest.raises(InputError, match="more than 500000 edges"):
         read_graph(path)
     path.write_text(f"digraph {{ {{{group[:200]}}} -> {{m}} }}")
     assert read_graph(path).num_edges > 10

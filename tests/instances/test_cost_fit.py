@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placeopt.instances.calibrate import fit_device, fit_link, read_measurements, with_measured_times
+from placeopt.instances.cost_fit import fit_device, fit_link, read_measurements, with_measured_times
 from placeopt.instances.generators import generate
 from placeopt.model.cluster import Device
 from placeopt.model.cost_model import op_ticks

@@ -1,4 +1,4 @@
-"""Builds the coarse OpGraph or PlacementProblem of a grouping."""
+"""The quotient of an OpGraph or a PlacementProblem: its groups of ops are the ops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ModelT = TypeVar("ModelT", OpGraph, PlacementProblem)
 
 
-def build_coarse(model: ModelT, label: NDArray[np.int64], root: NDArray[np.int64]) -> ModelT:
+def quotient(model: ModelT, label: NDArray[np.int64], root: NDArray[np.int64]) -> ModelT:
     """Return the graph or problem whose ops are the groups 0..max(label).
 
     Parameters

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 from pathlib import Path
 
-from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.errors import InputError, MissingExtraError, nearest
 
 ALIASES = {"alexnet": "bvlc_alexnet", "zfnet": "zfnet512", "vgg": "vgg19", "googlenet": "inception_v1"}
 
@@ -42,6 +41,6 @@ def find_model(name: str) -> Path:
         return models[key]
     if not models:
         raise InputError(f"onnx:{name}: the installed onnx package brings no models; give a file")
-    near = difflib.get_close_matches(key, models, n=1)
-    hint = f"did you mean onnx:{near[0]}? " if near else ""
+    near = nearest(key, models)
+    hint = f"did you mean onnx:{near}? " if near else ""
     raise InputError(f"onnx:{name[:60]}: no such model in the onnx package; {hint}known: {', '.join(models)}")

@@ -1,4 +1,4 @@
-"""Grouping: the state of a coarsening while groups grow, on top of the kernels of contraction.py."""
+"""Grouping: the state of a coarsening while groups grow, on top of the kernels of `acyclic_merging`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances import contraction as kernel
+from placeopt.instances import acyclic_merging as kernel
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNSUPPORTED, OpGraph
@@ -25,7 +25,7 @@ BALANCE = 1.5
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class GroupableOps:
     """What grouping needs to know of a graph or a problem."""
 
     model: OpGraph | PlacementProblem
@@ -61,15 +61,15 @@ class View:
         return np.where(meta >= 0, meta, int(meta.max()) + 1 + np.arange(len(meta)))
 
 
-def view_of(model: OpGraph | PlacementProblem) -> View:
-    """Return the view of a graph or a problem."""
+def groupable(model: OpGraph | PlacementProblem) -> GroupableOps:
+    """Return what grouping needs to know of a graph or a problem."""
     if isinstance(model, OpGraph):
         known = np.maximum(model.measured, 0)
         work = known.max(axis=1) if model.measured.any() else np.maximum(model.flops, model.bytes_moved)
         compatible = model.measured != UNSUPPORTED if model.measured_kinds else np.ones((model.num_ops, 1), np.bool_)
-        return View(model, work.astype(np.float64), _traffic(model.measured_transfer, model.tensor_bytes), compatible,
+        return GroupableOps(model, work.astype(np.float64), _traffic(model.measured_transfer, model.tensor_bytes), compatible,
                     float(UNLIMITED))  # fmt: skip
-    return View(model, model.min_compute.astype(np.float64), model.min_transfer.astype(np.float64),
+    return GroupableOps(model, model.min_compute.astype(np.float64), model.min_transfer.astype(np.float64),
                 model.compute != INCOMPATIBLE, float(model.capacity.max()))  # fmt: skip
 
 
@@ -86,12 +86,12 @@ class Grouping:
         Otherwise groups only share a device, and ops of one colocation id start as one group.
     """
 
-    def __init__(self, view: View, acyclic: bool) -> None:
-        self.view, self.acyclic = view, acyclic
-        model = view.model
+    def __init__(self, ops: GroupableOps, acyclic: bool) -> None:
+        self.ops, self.acyclic = ops, acyclic
+        model = ops.model
         n = model.num_ops
-        self.classes = kernel.Classes(np.arange(n), view.compatible.copy(), model.resident.astype(np.float64),
-                                      view.work.copy())  # fmt: skip
+        self.classes = kernel.Classes(np.arange(n), ops.compatible.copy(), model.resident.astype(np.float64),
+                                      ops.work.copy())  # fmt: skip
         kernel.join_colocated(self.classes, model.colocation)
         # a link is a (tensor, consumer): links that stop mattering as groups grow are dropped
         self._link_tensor = np.repeat(np.arange(model.num_tensors), np.diff(model.consumer_ptr))
@@ -100,7 +100,7 @@ class Grouping:
         self.label = np.arange(n)
         self.edges = _op_pairs(model)
         self.successor = (np.searchsorted(self.edges[:, 0], np.arange(n + 1)), np.ascontiguousarray(self.edges[:, 1]))
-        self._start = kernel.earliest_starts(model.topological_order, *self.successor, view.work)
+        self._start = kernel.earliest_starts(model.topological_order, *self.successor, ops.work)
         if not acyclic:
             self._relabel(self.roots())
         self.backward = model.backward if acyclic else np.zeros(n, dtype=np.bool_)
@@ -112,7 +112,7 @@ class Grouping:
 
     def ordered_labels(self) -> NDArray[np.int64]:
         """Return the groups, numbered by their first op in topological order."""
-        order = self.view.model.topological_order
+        order = self.ops.model.topological_order
         first = np.full(self.count, len(order))
         np.minimum.at(first, self.label[order], np.arange(len(order)))
         number = np.empty(self.count, dtype=np.int64)
@@ -133,7 +133,7 @@ class Grouping:
 
     def fuse_chains(self) -> None:
         """Fuse ops along edges that are the only output of one and the only input of the other."""
-        edges, n = self.edges, self.view.model.num_ops
+        edges, n = self.edges, self.ops.model.num_ops
         alone = (np.bincount(edges[:, 0], minlength=n)[edges[:, 0]] == 1) & (
             np.bincount(edges[:, 1], minlength=n)[edges[:, 1]] == 1
         )
@@ -155,19 +155,19 @@ class Grouping:
 
     def absorb_types(self, types: Sequence[str] | None, groups: int) -> None:
         """Merge ops of cheap types with their neighbours, heaviest edge first, until none is left to merge."""
-        kinds = np.array(self.view.model.op_types)
-        if not any(self.view.model.op_types):
-            raise InputError(f"coarsening by type: '{self.view.model.name}' does not tell the types of its ops")
+        kinds = np.array(self.ops.model.op_types)
+        if not any(self.ops.model.op_types):
+            raise InputError(f"coarsening by type: '{self.ops.model.name}' does not tell the types of its ops")
         if types is None:
             names, index = np.unique(kinds, return_inverse=True)
-            mean = np.bincount(index, weights=self.view.work) / np.bincount(index)
-            cheap = (mean < 0.5 * self.view.work.mean())[index] if len(names) > 1 else np.zeros(len(kinds), np.bool_)
+            mean = np.bincount(index, weights=self.ops.work) / np.bincount(index)
+            cheap = (mean < 0.5 * self.ops.work.mean())[index] if len(names) > 1 else np.zeros(len(kinds), np.bool_)
         else:
-            unknown = [kind for kind in types if kind not in set(self.view.model.op_types)]
+            unknown = [kind for kind in types if kind not in set(self.ops.model.op_types)]
             if unknown:
-                raise InputError(f"types: '{unknown[0]}' is no op type of '{self.view.model.name}'")
+                raise InputError(f"types: '{unknown[0]}' is no op type of '{self.ops.model.name}'")
             cheap = np.isin(kinds, list(types))
-        unlimited = kernel.Limits(np.inf, np.inf, self.view.capacity)
+        unlimited = kernel.Limits(np.inf, np.inf, self.ops.capacity)
         idle = 0
         for direction in range(10_000):
             before = self.count
@@ -184,8 +184,8 @@ class Grouping:
         source, target, _ = self._quotient()
         pointer = np.searchsorted(source, np.arange(self.count + 1))
         order = kernel.depth_first_order(self.count, pointer, target) if self.acyclic else self._loose_order()
-        limits = kernel.Limits(np.inf, np.inf, self.view.capacity)
-        if self.acyclic and (self.view.model.colocation >= 0).any():
+        limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        if self.acyclic and (self.ops.model.colocation >= 0).any():
             limits = self._limits(groups)
         self._relabel(kernel.cut_order(order, groups, nodes, self.classes, limits, self.acyclic)[self.label])
 
@@ -198,8 +198,8 @@ class Grouping:
 
     def _admit(self, label: NDArray[np.int64]) -> None:
         label = np.unique(label, return_inverse=True)[1].astype(np.int64)
-        limits = kernel.Limits(np.inf, np.inf, self.view.capacity)
-        order = self.view.model.topological_order
+        limits = kernel.Limits(np.inf, np.inf, self.ops.capacity)
+        order = self.ops.model.topological_order
         group = kernel.admit(order, label, int(label.max()) + 1, self.backward, self.classes, limits)
         self._relabel(group if self.acyclic else self.roots())
 
@@ -212,7 +212,7 @@ class Grouping:
         ends = label[self.edges]
         graph = coo_array((np.ones(len(ends), dtype=np.int8), (ends[:, 0], ends[:, 1])), shape=(count, count)).tocsr()
         component = connected_components(graph, directed=True, connection="strong")[1][label].astype(np.int64)
-        stage = kernel.stages(self.view.model.topological_order, *self.successor, label, component)
+        stage = kernel.stages(self.ops.model.topological_order, *self.successor, label, component)
         result: NDArray[np.int64] = label * (int(stage.max()) + 1) + stage
         return result
 
@@ -236,8 +236,8 @@ class Grouping:
         A class of convex groups may hold forward and backward groups of the same weights: it may be
         wider, but not so wide that groups chained by colocation end up on one device.
         """
-        cap = BALANCE * float(self.view.work.sum()) / groups
-        return kernel.Limits(cap, 4 * cap if self.acyclic else cap, self.view.capacity)
+        cap = BALANCE * float(self.ops.work.sum()) / groups
+        return kernel.Limits(cap, 4 * cap if self.acyclic else cap, self.ops.capacity)
 
     def _match(self, groups: int, limits: kernel.Limits, *, reverse: bool, heavy: NDArray[np.bool_] | None = None,
                siblings: bool) -> None:  # fmt: skip
@@ -275,7 +275,7 @@ class Grouping:
         first = np.full(self.count, np.inf)
         last = np.zeros(self.count)
         np.minimum.at(first, self.label, self._start)
-        np.maximum.at(last, self.label, self._start + self.view.work)
+        np.maximum.at(last, self.label, self._start + self.ops.work)
         extent = np.maximum(last[source], last[target]) - np.minimum(first[source], first[target])
         both = weight[source] + weight[target]
         return np.minimum(1.0, (extent + 1e-9) / (both + 1e-9))
@@ -284,7 +284,7 @@ class Grouping:
         count = self.count
         member = np.empty(count, dtype=np.int64)
         member[self.label[::-1]] = np.arange(len(self.label))[::-1]
-        weight = np.bincount(self.label, weights=self.view.work, minlength=count).astype(np.float64)
+        weight = np.bincount(self.label, weights=self.ops.work, minlength=count).astype(np.float64)
         flags = np.zeros(count, dtype=np.bool_) if heavy is None else heavy
         return kernel.Nodes(member, weight, self.backward[member], flags)
 
@@ -305,7 +305,7 @@ class Grouping:
         starts = np.flatnonzero(np.diff(key, prepend=-1))
         if not len(starts):
             return key, key, np.zeros(0)
-        traffic = np.add.reduceat(self.view.traffic[self._link_tensor][order], starts)
+        traffic = np.add.reduceat(self.ops.traffic[self._link_tensor][order], starts)
         return key[starts] // count, key[starts] % count, traffic
 
 

@@ -7,22 +7,26 @@ per-channel products and sums into the op before. Symbolic dimensions are fixed 
 
 from __future__ import annotations
 
-import difflib
+from collections import ChainMap
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers import ir_passes, op_costs
-from placeopt.instances.readers.model_ir import Model, Node, Value, to_graph
-from placeopt.instances.readers.onnx_file import load_model
+from placeopt.instances.readers import op_costs
+from placeopt.instances.readers.ir_graph import finish
+from placeopt.instances.readers.model_ir import Cost, Model, Node, Value
+from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model
 from placeopt.instances.readers.onnx_ops import DTYPES, rule_of
 from placeopt.instances.readers.onnx_shapes import Inferred, infer, plain_attributes
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, MutableMapping
     from pathlib import Path
 
     from placeopt.model.graph import OpGraph
+
+MAX_EXPANDED = 20_000
+"""Most ops that the calls of a model's own functions may expand to."""
 
 
 def read(
@@ -55,13 +59,7 @@ def read(
     proto = _inline(proto)
     model = _translate(proto, infer(proto), proto.graph.name or path.stem, fold)
     model.name = path.stem.removeprefix("light_")
-    ir_passes.propagate_constants(model)
-    if fold:
-        ir_passes.fold_identities(model, _is_identity)
-        ir_passes.drop_dead(model)
-    if fuse:
-        ir_passes.fuse_affine(model)
-    return to_graph(model, shared=shared)
+    return finish(model, fuse=fuse, fold=fold, shared=shared, is_identity=_is_identity)
 
 
 def symbolic_dims(path: Path, *, max_bytes: int = 2**40) -> dict[str, int]:
@@ -111,8 +109,7 @@ def _fix_dims(proto: Any, dims: dict[str, int]) -> None:
     symbols = _symbols(proto)
     for name in dims:
         if name not in symbols:
-            near = difflib.get_close_matches(name, symbols, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"it has {', '.join(symbols) or 'none'}"
+            hint = did_you_mean(name, symbols)
             raise InputError(f"dimension '{one_line(name)}' is no symbolic dimension of the model's inputs; {hint}")
     for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
         if not value.type.HasField("tensor_type"):
@@ -127,12 +124,45 @@ def _inline(proto: Any) -> Any:
     """Replace calls of the model's own functions by their bodies."""
     if not proto.functions:
         return proto
+    _refuse_expansion(proto)
     from onnx import inliner
 
     try:
         return inliner.inline_local_functions(proto)
     except Exception as error:
         raise InputError(f"functions of the model cannot be inlined: {one_line(str(error))}") from error
+
+
+def _refuse_expansion(proto: Any) -> None:
+    """Refuse functions that call each other in a circle, or whose bodies expand to too many ops.
+
+    Nested graphs count with the body that they stand in.
+    """
+    bodies = {(f.domain, f.name): list(_all_nodes(f.node)) for f in proto.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: list[Any], depth: int) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key in bodies and key not in sizes:
+                if depth > MAX_DEPTH:
+                    raise InputError(f"functions of the model call each other more than {MAX_DEPTH} deep, or in a circle")
+                sizes[key] = size(bodies[key], depth + 1)
+            total += sizes.get(key, 1)
+            if total > MAX_EXPANDED:
+                raise InputError(f"functions of the model expand to more than {MAX_EXPANDED} ops")
+        return total
+
+    size(list(_all_nodes(proto.graph.node)), 0)
+
+
+def _all_nodes(nodes: Any) -> Iterator[Any]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                yield from _all_nodes(graph.node)
 
 
 def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
@@ -172,7 +202,7 @@ def _translate(proto: Any, found: Inferred, name: str, fold: bool) -> Model:
     return model
 
 
-def _node(proto_node: Any, values: dict[str, Value], found: Inferred) -> Node:
+def _node(proto_node: Any, values: MutableMapping[str, Value], found: Inferred) -> Node:
     attrs = plain_attributes(proto_node)
     rule, kept = rule_of(proto_node.op_type, proto_node.domain, attrs)
     inputs, outputs = list(proto_node.input), list(proto_node.output)
@@ -194,7 +224,7 @@ def _is_identity(node: Node) -> bool:
 # --- control flow ---------------------------------------------------------------------------------------
 
 
-def _add_bodies(node: Node, proto_node: Any, values: dict[str, Value], found: Inferred) -> None:
+def _add_bodies(node: Node, proto_node: Any, values: Mapping[str, Value], found: Inferred) -> None:
     """Charge an If, Loop or Scan for its nested graphs, and make what they capture its inputs.
 
     An If costs its dearest branch; a Loop its body times its trip count, once (and flagged) if unknown; a
@@ -217,7 +247,7 @@ def _add_bodies(node: Node, proto_node: Any, values: dict[str, Value], found: In
         times = length or 1
     if costs:
         top = max(costs, key=lambda c: (c.flops, c.bytes_moved))
-        node.extra = op_costs.Cost(
+        node.extra = Cost(
             times * top.flops,
             times * top.bytes_moved,
             sum(c.resident for c in costs),
@@ -225,7 +255,7 @@ def _add_bodies(node: Node, proto_node: Any, values: dict[str, Value], found: In
         )
 
 
-def _scan_length(proto_node: Any, values: dict[str, Value]) -> int | None:
+def _scan_length(proto_node: Any, values: Mapping[str, Value]) -> int | None:
     """Return the length of the first scanned sequence, None if it is unknown."""
     count = next((a.i for a in proto_node.attribute if a.name == "num_scan_inputs"), 0)
     names = list(proto_node.input)[-count:] if count else []
@@ -235,7 +265,7 @@ def _scan_length(proto_node: Any, values: dict[str, Value]) -> int | None:
     return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
 
 
-def _body_cost(body: Any, found: Inferred) -> tuple[op_costs.Cost, list[str]]:
+def _body_cost(body: Any, found: Inferred) -> tuple[Cost, list[str]]:
     """Return the cost of one run of a nested graph, and the values it captures from outside."""
     inside: dict[str, Value] = {}
     captured: dict[str, None] = {}
@@ -248,7 +278,7 @@ def _body_cost(body: Any, found: Inferred) -> tuple[op_costs.Cost, list[str]]:
         inside[item.name] = value_of(item.name)
     for tensor in body.initializer:
         inside[tensor.name] = Value(tuple(tensor.dims), DTYPES.get(tensor.data_type, "float32"), constant=True)
-    total = op_costs.Cost(0, 0)
+    total = Cost(0, 0)
     for proto_node in body.node:
         for name in proto_node.output:
             if name:
@@ -259,7 +289,8 @@ def _body_cost(body: Any, found: Inferred) -> tuple[op_costs.Cost, list[str]]:
         for name in proto_node.input:
             if name and name not in inside:
                 captured[name] = None
-        scope = {**{name: value_of(name) for name in proto_node.input if name and name not in inside}, **inside}
+        outside = {name: value_of(name) for name in proto_node.input if name and name not in inside}
+        scope = ChainMap(outside, inside)
         node = _node(proto_node, scope, found)
         for name in node.inputs:  # what a graph nested deeper captures
             if name and name not in inside:
@@ -267,8 +298,8 @@ def _body_cost(body: Any, found: Inferred) -> tuple[op_costs.Cost, list[str]]:
                 scope.setdefault(name, value_of(name))
         if all(scope[name].shape is not None for name in (*node.inputs, *node.outputs) if name):
             cost = op_costs.cost(node, scope)
-            nested = node.extra or op_costs.Cost(0, 0)
-            total = op_costs.Cost(
+            nested = node.extra or Cost(0, 0)
+            total = Cost(
                 total.flops + cost.flops,
                 total.bytes_moved + cost.bytes_moved,
                 total.resident + nested.resident,
@@ -281,4 +312,4 @@ def _body_cost(body: Any, found: Inferred) -> tuple[op_costs.Cost, list[str]]:
     for item in body.output:
         if item.name not in inside:
             captured[item.name] = None
-    return op_costs.Cost(total.flops, total.bytes_moved, resident, parameters), list(captured)
+    return Cost(total.flops, total.bytes_moved, resident, parameters), list(captured)

@@ -10,7 +10,7 @@ import pytest
 import placeopt as po
 from placeopt.instances.generators import generate
 from placeopt.instances.generators.builder import GraphBuilder
-from placeopt.instances.split import DIMENSIONS, replicate, split
+from placeopt.instances.op_splitting import DIMENSIONS, replicate, split
 from placeopt.instances.training import training_graph
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph

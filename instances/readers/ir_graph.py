@@ -1,0 +1,229 @@
+"""From a `Model` whose constants are propagated to an OpGraph: costs, weights and tensors.
+
+Conventions (shared with the generators): a multiply-add is 2 flops; bytes moved are the inputs, weights and
+outputs of an op; weights stay resident on the op that uses them; inputs of the model are not ops.
+
+Where a shape is unknown: an unknown dimension counts as 1; an op that has tensors of unknown rank takes the
+median cost of the ops whose shapes are known, and such tensors the median size. All of these are flagged in
+`OpGraph.unshaped`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.instances.readers import ir_passes, op_costs
+from placeopt.instances.readers.ir_checks import check_shapes
+from placeopt.instances.readers.model_ir import Cost
+from placeopt.model.arrays import MAX_SUM
+from placeopt.model.errors import InputError
+from placeopt.model.files import one_line
+from placeopt.model.graph import OpGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from placeopt.instances.readers.model_ir import Model, Node, Value
+
+DEFAULT_BYTES = 2**20
+"""Bytes of a tensor where no tensor of the model has a known shape."""
+
+def finish(
+    model: Model, *, fuse: bool, fold: bool, shared: str, is_identity: Callable[[Node], bool] = lambda n: n.rule == "identity"
+) -> OpGraph:
+    """Check the shapes of a translated model, run the passes over it and turn it into a graph."""
+    check_shapes(model)
+    ir_passes.propagate_constants(model)
+    if fold:
+        ir_passes.fold_identities(model, is_identity)
+        ir_passes.drop_dead(model)
+    if fuse:
+        ir_passes.fuse_affine(model)
+    return to_graph(model, shared=shared)
+
+
+def to_graph(model: Model, *, shared: str = "colocate") -> OpGraph:
+    """Turn a model whose constants are propagated into an OpGraph.
+
+    Parameters
+    ----------
+    shared : "colocate": a weight matrix that several ops use is kept once, with the first, and all of them share
+        a device; "copy": each op keeps a copy. Small constants (vectors, scalars) are always copied.
+    """
+    if shared not in ("colocate", "copy"):
+        raise InputError(f"option shared: expected colocate or copy, received '{shared}'")
+    if not model.nodes:
+        raise InputError("the model has no op that depends on an input")
+    costs, unshaped = _costs(model)
+    resident, parameters, colocation = _weights(model, tie=shared == "colocate")
+    triples, sizes, shapes = _tensors(model)
+    _refuse_overflow(model, costs, resident, parameters, triples, sizes)
+    names = _distinct([node.name for node in model.nodes])
+    return OpGraph.from_tensors(
+        model.name,
+        names,
+        [(producer, size, consumers) for (producer, consumers), size in zip(triples, sizes, strict=True)],
+        op_types=tuple(node.type for node in model.nodes),
+        layer=tuple(node.layer for node in model.nodes),
+        flops=np.array([cost.flops for cost in costs], dtype=np.int64),
+        bytes_moved=np.array([cost.bytes_moved for cost in costs], dtype=np.int64),
+        resident=np.array(resident, dtype=np.int64),
+        parameters=np.array(parameters, dtype=np.int64),
+        colocation=np.array(colocation, dtype=np.int64),
+        unshaped=np.array(unshaped, dtype=np.bool_),
+        shapes=tuple(shapes) if len(shapes) == len(triples) else (),
+    )
+
+
+def _refuse_overflow(
+    model: Model,
+    costs: list[Cost],
+    resident: list[int],
+    parameters: list[int],
+    tensors: list[tuple[int, list[int]]],
+    sizes: list[int],
+) -> None:
+    """Refuse sizes beyond 2^62, which only a damaged file has, and name the op."""
+    numbers = [max(c.flops, c.bytes_moved, r, p) for c, r, p in zip(costs, resident, parameters, strict=True)]
+    for (producer, _), size in zip(tensors, sizes, strict=True):
+        numbers[producer] = max(numbers[producer], size)
+    for node, number in zip(model.nodes, numbers, strict=True):
+        if number >= MAX_SUM:
+            raise InputError(
+                f"op '{one_line(node.name)}': a size or cost passes 2^62; check the dimensions of its tensors"
+            )
+
+
+def _costs(model: Model) -> tuple[list[Cost], list[bool]]:
+    """Return the cost of every node, and whether it rests on an unknown shape."""
+    costs: list[Cost | None] = []
+    unshaped = []
+    read = {name for node in model.nodes for name in node.inputs} | set(model.outputs)
+    for node in model.nodes:
+        made = [name for name in node.outputs if name in read] or node.outputs[:1]
+        used = [model.values[name] for name in (*node.inputs, *made) if name]
+        known = all(value.known for value in used)
+        unshaped.append(not known or bool(node.attrs.get("uncertain")))
+        ranked = all(value.shape is not None for value in used)
+        nested = None if node.extra is None else Cost(node.extra.flops, node.extra.bytes_moved)
+        costs.append(op_costs.cost(node, model.values) if ranked else nested)
+    sound = [cost for cost, flag in zip(costs, unshaped, strict=True) if cost is not None and not flag]
+    sound = sound or [cost for cost in costs if cost is not None]
+    fallback = Cost(
+        flops=_median([cost.flops for cost in sound if cost.flops], 1),
+        bytes_moved=_median([cost.bytes_moved for cost in sound if cost.bytes_moved], DEFAULT_BYTES),
+    )
+    return [fallback if cost is None else cost for cost in costs], unshaped
+
+
+def _median(values: list[int], default: int) -> int:
+    return sorted(values)[len(values) // 2] if values else default
+
+
+def _weights(model: Model, *, tie: bool) -> tuple[list[int], list[int], list[int]]:
+    """Charge every stored constant to the ops that use it; return resident bytes, parameters and groups."""
+    n = len(model.nodes)
+    resident, parameters = [0] * n, [0] * n
+    users: dict[str, dict[int, bool]] = {}
+    learned: dict[str, bool] = {}
+    for i, node in enumerate(model.nodes):
+        weighty = node.rule in op_costs.WEIGHT_RULES
+        for position, name in enumerate(node.inputs):
+            value = model.values[name] if name else None
+            if value is None or not value.constant:
+                continue
+            root = value.root or name
+            stored = model.values[root]
+            is_weight = weighty and len(value.shape or ()) >= 2 and _is_parameter(stored, weighty)
+            users.setdefault(root, {})[i] = users.get(root, {}).get(i, False) or is_weight
+            counts = value.learned and position not in node.attrs.get("buffers", ())
+            learned[root] = learned.get(root, False) or (counts and _is_parameter(stored, weighty))
+    leader = list(range(n))
+
+    def find(i: int) -> int:
+        while leader[i] != i:
+            leader[i] = leader[leader[i]]
+            i = leader[i]
+        return i
+
+    for root, by in users.items():
+        value, ops = model.values[root], list(by)
+        if learned[root]:
+            parameters[ops[0]] += value.elements
+        if tie and any(by.values()):
+            resident[ops[0]] += value.bytes
+            for i in ops[1:]:
+                a, b = sorted((find(ops[0]), find(i)))
+                leader[b] = a
+        else:
+            for i in ops:
+                resident[i] += value.bytes
+    for i, node in enumerate(model.nodes):
+        parameters[i] += max(0, node.scale) + max(0, node.shift)
+        if node.rule == "batch_norm" and max(node.scale, node.shift) >= 0:
+            resident[i] += 4 * (max(0, node.scale) + max(0, node.shift))
+        elif node.shift > 0 and not _has_bias(model, node):
+            resident[i] += 4 * node.shift
+        if node.extra is not None:
+            resident[i] += node.extra.resident
+            parameters[i] += node.extra.parameters
+    size = [0] * n
+    for i in range(n):
+        size[find(i)] += 1
+    groups: dict[int, int] = {}
+    colocation = [groups.setdefault(find(i), len(groups)) if size[find(i)] > 1 else -1 for i in range(n)]
+    return resident, parameters, colocation
+
+
+def _has_bias(model: Model, node: Node) -> bool:
+    """Whether a fused shift can be merged into a bias that the op has anyway."""
+    at = node.attrs.get("bias", len(node.inputs))
+    return at < len(node.inputs) and bool(node.inputs[at]) and model.values[node.inputs[at]].constant
+
+
+def _is_parameter(value: Value, weighty: bool) -> bool:
+    """Whether a stored constant holds learned values: real ones, or quantised ones used as a weight."""
+    if value.elements <= 1:
+        return False
+    return value.dtype.startswith(("float", "bfloat")) or (
+        weighty and value.dtype in ("int8", "uint8", "int4", "uint4")
+    )
+
+
+def _tensors(model: Model) -> tuple[list[tuple[int, list[int]]], list[int], list[tuple[int, ...]]]:
+    """Return (producer, consumers) of every tensor that somebody reads or that is a result, sizes and shapes."""
+    consumers: dict[str, list[int]] = {}
+    for i, node in enumerate(model.nodes):
+        for name in node.inputs:
+            if name and not model.values[name].constant:
+                consumers.setdefault(name, []).append(i)
+    results = set(model.outputs)
+    pairs, values = [], []
+    for i, node in enumerate(model.nodes):
+        for name in node.outputs:
+            if name and (name in consumers or name in results):
+                pairs.append((i, consumers.get(name, [])))
+                values.append(model.values[name])
+    typical = _median([value.bytes for value in values if value.known], DEFAULT_BYTES)
+    sizes = [typical if value.shape is None else value.bytes for value in values]
+    shapes = [
+        tuple(d for d in value.shape if d is not None) for value in values if value.known and value.shape is not None
+    ]
+    return pairs, sizes, shapes
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Make names distinct by appending #2, #3, ..."""
+    seen: set[str] = set(names) if len(set(names)) < len(names) else set()
+    used: dict[str, int] = {}
+    result = []
+    for name in names:
+        count = used[name] = used.get(name, 0) + 1
+        fresh = name
+        while count > 1 and (fresh := f"{name}#{count}") in seen:
+            count = used[name] = count + 1
+        seen.add(fresh)
+        result.append(fresh)
+    return result

@@ -1,0 +1,159 @@
+"""A JSON or TOML object whose entries are taken with a type; what is wrong is said in one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+
+MAX_FLOAT = sys.float_info.max
+
+
+class Body:
+    """An object and where it stands; `where` begins every message."""
+
+    def __init__(self, data: Any, where: str) -> None:
+        if not isinstance(data, dict):
+            raise InputError(f"{where}: expected an object, received {kind_of(data)}")
+        self.data, self.where = data, where
+
+    def only(self, known: Collection[str]) -> Body:
+        """Refuse entries that are not known, with the nearest that is; return the object itself."""
+        for key in self.data:
+            if key not in known:
+                raise InputError(f"{self.where}: '{key}' is not known; {did_you_mean(str(key), known)}")
+        return self
+
+    def has(self, key: str) -> bool:
+        """Whether `key` is there and not null."""
+        return self.data.get(key) is not None
+
+    def get(self, key: str) -> Any:
+        """Return an entry that must be there."""
+        if key not in self.data:
+            raise InputError(f'{self.where}: "{key}" is missing')
+        return self.data[key]
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """Return a string."""
+        value = self.data.get(key, default) if default is not None else self.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a string", value)
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """Return a whole number of at most 63 bits."""
+        value = self.data.get(key, default) if default is not None else self.get(key)
+        if type(value) is not int or abs(value) >= 2**63:
+            raise self.wrong(key, "a whole number", value)
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a finite number."""
+        value = self.data.get(key, default) if default is not None else self.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_FLOAT <= value <= MAX_FLOAT:
+            raise self.wrong(key, "a finite number", value)
+        return float(value)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Return true or false."""
+        value = self.data.get(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false", value)
+        return value
+
+    def items(self, key: str) -> list[Any]:
+        """Return a list."""
+        value = self.get(key)
+        if not isinstance(value, list):
+            raise self.wrong(key, "a list", value)
+        return value
+
+    def body(self, key: str) -> Body:
+        """Return a nested object."""
+        value = self.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, "an object", value)
+        return Body(value, f'{self.where}: "{key}"')
+
+    def bodies(self, key: str) -> list[Body]:
+        """Return a list of objects."""
+        return [Body(item, f'{self.where}: "{key}"[{i}]') for i, item in enumerate(self.items(key))]
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of strings."""
+        values = self.items(key)
+        for i, value in enumerate(values):
+            if not isinstance(value, str):
+                raise self.wrong(f"{key}[{i}]", "a string", value)
+        return tuple(values)
+
+    def integers(self, key: str) -> NDArray[np.int64]:
+        """Return a list of whole numbers (or a table of equally long rows) as an int64 array."""
+        return int_table(self.items(key), f'{self.where}: "{key}"')
+
+    def optional_integers(self, key: str) -> NDArray[np.int64] | None:
+        """Return a list of whole numbers, None where it is not there."""
+        return self.integers(key) if self.has(key) else None
+
+    def flags(self, key: str) -> NDArray[np.bool_] | None:
+        """Return a list of 0/1 or true/false as a mask, None where it is not there."""
+        if not self.has(key):
+            return None
+        values = self.items(key)
+        for i, value in enumerate(values):
+            if value not in (0, 1):
+                raise self.wrong(f"{key}[{i}]", "true or false", value)
+        return np.array(values, dtype=np.bool_)
+
+    def wrong(self, key: str, expected: str, value: Any) -> InputError:
+        """Return the error for an entry of the wrong type."""
+        return InputError(f'{self.where}: "{key}": expected {expected}, received {show(value)}')
+
+
+def int_table(values: list[Any], where: str) -> NDArray[np.int64]:
+    """Convert a list of ints, or of equally long lists of ints, checking every entry."""
+    rows = values if values and isinstance(values[0], list) else None
+    if rows is not None:
+        width = len(rows[0])
+        for i, row in enumerate(rows):
+            if not isinstance(row, list) or len(row) != width:
+                raise InputError(f"{where}[{i}]: expected a row of {width} numbers, received {show(row)}")
+        flat = [x for row in rows for x in row]
+    else:
+        width, flat = 0, values
+    if set(map(type, flat)) - {int}:
+        i = next(i for i, x in enumerate(flat) if type(x) is not int)
+        at = f"[{i}]" if rows is None else f"[{i // width}][{i % width}]"
+        raise InputError(f"{where}{at}: expected a whole number, received {show(flat[i])}")
+    try:
+        array = np.array(flat, dtype=np.int64)
+    except OverflowError as error:
+        raise InputError(f"{where}: a number passes the range of 64 bits") from error
+    return array.reshape(len(rows), width) if rows is not None else array
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, for a message."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def show(value: Any) -> str:
+    """Return a value for a message: short, on one line."""
+    if isinstance(value, dict | list):
+        return f"{kind_of(value)} of {len(value)}"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."

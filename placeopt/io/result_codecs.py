@@ -1,0 +1,179 @@
+"""Codecs of what comes back: placements, schedules, budgets and results.
+
+What a Result derives from its other fields (gap, seconds, status) is written for readers of the file, computed
+again when the file is loaded, and refused where the two disagree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from placeopt.io.codec import Codec, from_dict, register, to_dict
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError, SolverError
+from placeopt.model.placement import Placement
+from placeopt.model.result import Result, TracePoint
+from placeopt.model.schedule import Schedule
+
+if TYPE_CHECKING:
+    from placeopt.io.body import Body
+
+
+def _encode_placement(placement: Placement) -> dict[str, Any]:
+    body: dict[str, Any] = {"device": placement.device.tolist()}
+    if placement.priority is not None:
+        body["priority"] = placement.priority.tolist()
+    return body
+
+
+def _decode_placement(body: Body) -> Placement:
+    return Placement(body.integers("device"), body.optional_integers("priority"))
+
+
+_SCHEDULE_ARRAYS = tuple(f.name for f in dataclasses.fields(Schedule))
+
+
+def _encode_schedule(schedule: Schedule) -> dict[str, Any]:
+    return {key: getattr(schedule, key).tolist() for key in _SCHEDULE_ARRAYS}
+
+
+def _decode_schedule(body: Body) -> Schedule:
+    return Schedule(**{key: body.integers(key) for key in _SCHEDULE_ARRAYS})
+
+
+def _encode_budget(budget: Budget) -> dict[str, Any]:
+    return {"seconds": budget.seconds, "evaluations": budget.evaluations, "target": budget.target}
+
+
+def _decode_budget(body: Body) -> Budget:
+    return Budget(
+        seconds=body.number("seconds") if body.has("seconds") else None,
+        evaluations=body.integer("evaluations") if body.has("evaluations") else None,
+        target=body.integer("target") if body.has("target") else None,
+    )
+
+
+# --- Result ---------------------------------------------------------------------------------------------
+
+
+def result_fields(result: Result[Any]) -> dict[str, Any]:
+    """Return the JSON fields of a result, the solution left out."""
+    return {
+        "problem": result.problem,
+        "solver": result.solver,
+        "objective": result.objective_name,
+        **_number("value", result.value),
+        "seconds": result.seconds,
+        **_number("lower_bound", result.lower_bound),
+        "bound_method": result.bound_method,
+        "gap": result.gap,
+        "status": result.status,
+        "stop_reason": result.stop_reason,
+        "evaluations": result.evaluations,
+        "runtime": result.runtime,
+        "seed": result.seed,
+        "queue": result.queue,
+        "message": result.message,
+        "tick_seconds": result.tick_seconds,
+        "problem_hash": result.problem_hash,
+        "trace": [[p.seconds, p.evaluations, _plain(p.incumbent), _plain(p.lower_bound)] for p in result.trace],
+    }
+
+
+def _encode_result(result: Result[Any]) -> dict[str, Any]:
+    return {**result_fields(result), "solution": None if result.solution is None else to_dict(result.solution)}
+
+
+def _decode_result(body: Body) -> Result[Any]:
+    solution = None
+    trace = body.items("trace") if body.has("trace") else []
+    if body.has("solution"):
+        solution = from_dict(body.get("solution"), where=f'{body.where}: "solution"')
+    fields: dict[str, Any] = dict(
+        problem=body.text("problem"),
+        solver=body.text("solver"),
+        solution=solution,
+        value=_rational(body, "value") if body.has("value") else None,
+        lower_bound=_rational(body, "lower_bound"),
+        bound_method=body.text("bound_method"),
+        status=body.text("status"),
+        stop_reason=body.text("stop_reason"),
+        evaluations=body.integer("evaluations"),
+        runtime=body.number("runtime"),
+        seed=body.integer("seed"),
+        queue=body.text("queue", ""),
+        message=body.text("message", ""),
+        tick_seconds=body.number("tick_seconds", 1e-9),
+        objective_name=body.text("objective", "makespan"),
+        problem_hash=body.text("problem_hash", ""),
+        trace=tuple(_trace_point(body, i, row) for i, row in enumerate(trace)),
+    )
+    try:
+        result: Result[Any] = Result(**fields)
+    except SolverError as error:  # a bound above the value
+        raise InputError(f"{body.where}: {error}") from error
+    _refuse_false_claims(body, result)
+    return result
+
+
+def _refuse_false_claims(body: Body, result: Result[Any]) -> None:
+    """Refuse a gap, seconds or status that value and bound do not give."""
+    for key in ("gap", "seconds"):
+        claimed, found = body.data.get(key), getattr(result, key)
+        if claimed is None or isinstance(claimed, bool) or not isinstance(claimed, int | float) or found is None:
+            agree = claimed is None and (found is None or key not in body.data)
+        else:
+            agree = math.isclose(claimed, found, rel_tol=1e-9, abs_tol=1e-12)
+        if not agree:
+            raise body.wrong(key, f"{found}, which value and bound give", claimed)
+    if result.value is None:
+        possible: tuple[str, ...] = ("infeasible", "unknown")
+    else:
+        possible = ("optimal",) if result.value == result.lower_bound else ("feasible",)
+    if result.status not in possible:
+        raise body.wrong("status", f"{' or '.join(possible)}, which value and bound give", result.status)
+
+
+def _number(key: str, value: Any) -> dict[str, Any]:
+    """Return a number of ticks; a fraction as a float, and exactly beside it."""
+    if isinstance(value, Fraction):
+        return {key: float(value), f"{key}_exact": f"{value.numerator}/{value.denominator}"}
+    return {key: value}
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of ticks for a trace: a fraction as a float."""
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else float(value)
+    return value
+
+
+def _rational(body: Body, key: str) -> Any:
+    """Return what `_number` wrote."""
+    if f"{key}_exact" not in body.data:
+        return body.integer(key)
+    text = body.text(f"{key}_exact")
+    if not re.fullmatch(r"[0-9]{1,19}/[1-9][0-9]{0,18}", text):
+        raise body.wrong(f"{key}_exact", "a fraction such as 16/3", text)
+    value = Fraction(text)
+    if body.number(key) != float(value):
+        raise body.wrong(key, f"{float(value)}, which {text} is", body.get(key))
+    return value
+
+
+def _trace_point(body: Body, index: int, row: Any) -> TracePoint:
+    ok = isinstance(row, list) and len(row) == 4 and isinstance(row[0], int | float)
+    ok = ok and type(row[1]) is int and type(row[2]) in (int, float, type(None)) and type(row[3]) in (int, float)
+    if not ok:
+        raise body.wrong(f"trace[{index}]", "[seconds, evaluations, incumbent, lower bound]", row)
+    return TracePoint(float(row[0]), row[1], row[2], row[3])
+
+
+register(Codec("placement", Placement, _encode_placement, _decode_placement))
+register(Codec("schedule", Schedule, _encode_schedule, _decode_schedule))
+register(Codec("budget", Budget, _encode_budget, _decode_budget))
+register(Codec("result", Result, _encode_result, _decode_result))
