@@ -140,24 +140,29 @@ def attention(
         if rotary:
             q = b.unary("rotary", q, cost=3, name="q_rotary")
             k = b.unary("rotary", k, cost=3, name="k_rotary")
-        scores_shape = (batch, heads, seq, keys)
         if not style.fine:
             # one kernel for scores, softmax and weighted sum (flash attention)
             work = 4 * batch * heads * seq * keys * head_dim + 6 * batch * heads * seq * keys
             extra = () if position_bias is None else (position_bias,)
             mixed = b.op("attention", (q, k, v, *extra), (batch, seq, heads * head_dim), flops=work)
             return b.linear(mixed, hidden, bias=bias, name="out")
-        scores = b.matmul(q, k, scores_shape, head_dim, name="scores")
+        scores = b.matmul(q, k, (batch, heads, seq, keys), head_dim, name="scores")
         if scaled:
             scores = b.unary("mul_constant", scores, name="scale")
         if position_bias is not None:
             scores = b.add(scores, position_bias, name="position_bias")
         elif masked:
             scores = b.unary("mask", scores, name="mask")
-        weights = dropout(b, softmax(b, scores, style), style, "weights_dropout")
-        mixed = b.matmul(weights, v, (batch, heads, seq, head_dim), keys, name="mix")
-        merged = b.reshape(mixed, (batch, seq, heads * head_dim), name="merge_heads")
-        return dense(b, merged, hidden, style, bias=bias, name="out")
+        return _mix(b, scores, v, style, hidden, bias)
+
+
+def _mix(b: GraphBuilder, scores: Tensor, v: Tensor, style: Style, hidden: int, bias: bool) -> Tensor:
+    """Weigh the values by the softmax of the scores, merge the heads and project."""
+    batch, heads, seq, keys = scores.shape
+    weights = dropout(b, softmax(b, scores, style), style, "weights_dropout")
+    mixed = b.matmul(weights, v, (batch, heads, seq, v.shape[-1]), keys, name="mix")
+    merged = b.reshape(mixed, (batch, seq, heads * v.shape[-1]), name="merge_heads")
+    return dense(b, merged, hidden, style, bias=bias, name="out")
 
 
 def feed_forward(b: GraphBuilder, x: Tensor, width: int, style: Style, *, name: str = "mlp") -> Tensor:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.instances.generators.table import MAX_OPS, check_count
+from placeopt.instances.generators.table import check_count
 from placeopt.model.arrays import MAX_SUM, csr
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 Shape = tuple[int, ...]
+
+MAX_BUILT = 300_000
+MAX_LINKS = 3_000_000
+"""Most ops of a graph that is written down op by op, and most outputs and inputs of them all: seconds, not minutes."""
 
 
 class Tensor(NamedTuple):
@@ -67,6 +71,7 @@ class GraphBuilder:
         self._bytes: list[int] = []
         self._shapes: list[Shape] = []
         self._consumers: list[list[int]] = []
+        self._links = 0
 
     # --- the primitive -----------------------------------------------------------------------------------
 
@@ -111,8 +116,9 @@ class GraphBuilder:
         seen = self._names.get(path, 0)
         self._names[path] = seen + 1
         op = len(self._op_names)
-        if op >= MAX_OPS:
-            check_count(self.name, op + 1)
+        self._links += len(inputs) + len(shapes)
+        check_count(self.name, op + 1, MAX_BUILT)
+        check_count(self.name, self._links, MAX_LINKS, "tensors and inputs of ops")
         self._op_names.append(f"{path}_{seen}" if seen else path)
         self._types.append(kind)
         self._layers.append(self._path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.generators.measured import MEAN_TICKS, check_ccr, task_graph
-from placeopt.instances.generators.table import check_count, check_sizes
+from placeopt.instances.generators.table import check_count, check_seed, check_sizes
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class _Tasks:
         """Return the graph, with times scaled to a mean of MEAN_TICKS."""
         name = self.name
         check_ccr(name, ccr)
-        if seed < 0:
-            raise InputError(f"generator '{name}': option 'seed' expects at least 0, received {seed}")
+        check_seed(name, seed)
         cost = np.array(self.cost)
         compute = np.maximum(1, np.floor(cost * (MEAN_TICKS / cost.mean()) + 0.5)).astype(np.int64)
         table = np.array(self.edges, dtype=np.int64).reshape(-1, 2)

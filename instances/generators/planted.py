@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.generators.measured import BYTES_PER_TICK, MEAN_TICKS, check_ccr, check_spread
-from placeopt.instances.generators.table import check_choice, check_count, check_sizes
+from placeopt.instances.generators.table import MAX_EDGES, check_choice, check_count, check_seed, check_sizes
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -121,8 +121,8 @@ def _plant(name: str, ops: int, devices: int, degree: float, ccr: float, spread:
         raise InputError(f"generator '{name}': ops must be at least devices, received {ops} and {devices}")
     if not 0 <= degree <= 1000:
         raise InputError(f"generator '{name}': option 'degree' expects a number in 0..1000, received {degree}")
-    if seed < 0:
-        raise InputError(f"generator '{name}': option 'seed' expects at least 0, received {seed}")
+    check_count(name, round(ops * degree), MAX_EDGES, "edges")
+    check_seed(name, seed)
     rng = np.random.default_rng(seed)
     device, start, duration, horizon = _fill(rng, ops, devices, spread)
     shuffle = rng.permutation(ops)  # the index of an op must not tell where it is planted

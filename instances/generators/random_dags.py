@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.generators.measured import check_ccr, check_spread, random_times, task_graph
-from placeopt.instances.generators.table import check_count, check_sizes
+from placeopt.instances.generators.table import MAX_EDGES, check_count, check_seed, check_sizes
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def layered(*, layers: int = 10, width: int = 10, degree: float = 2.0, ccr: floa
     _check(name, ccr, spread, seed)
     if not 1 <= degree <= 1000:
         raise InputError(f"generator '{name}': option 'degree' expects a number in 1..1000, received {degree}")
+    check_count(name, round(layers * width * degree), MAX_EDGES, "edges")
     rng = np.random.default_rng(seed)
     sizes = rng.integers(max(1, width // 2), width + width // 2 + 1, layers)
     first = np.concatenate(([0], np.cumsum(sizes)))
@@ -146,8 +147,7 @@ def _tree(name: str, depth: int, arity: int) -> tuple[np.ndarray, np.ndarray, in
 def _check(name: str, ccr: float, spread: float, seed: int) -> None:
     check_ccr(name, ccr)
     check_spread(name, spread)
-    if seed < 0:
-        raise InputError(f"generator '{name}': option 'seed' expects at least 0, received {seed}")
+    check_seed(name, seed)
 
 
 def _join(arrays: list[np.ndarray]) -> np.ndarray:

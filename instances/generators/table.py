@@ -71,10 +71,13 @@ MAX_SIZE = 10**9
 MAX_REPEATS = 10_000
 """Largest number of layers, unrolled steps and other parts that are written down one by one."""
 
-_REPEATS = ("layers", "decoder_layers", "image_layers", "text_layers", "cells", "experts", "steps", "source", "target")
+_REPEATS = ("branches", "layers", "decoder_layers", "image_layers", "text_layers", "cells", "experts", "steps", "source", "target")
 
 MAX_OPS = 2_000_000
 """Largest number of ops of a generated graph."""
+
+MAX_EDGES = 10_000_000
+"""Most edges of a generated graph."""
 
 _TRAINING = ("training", "optimizer", "backward_ratio")
 """Options that every generator has: see `training_graph`."""
@@ -194,10 +197,16 @@ def check_sizes(name: str, **sizes: int) -> None:
             raise InputError(f"generator '{name}': option '{key}' expects at most {most}, received {value}")
 
 
-def check_count(name: str, ops: int) -> None:
+def check_count(name: str, count: int, most: int = MAX_OPS, what: str = "ops") -> None:
     """Refuse graphs that would not fit into memory: helper of the generators."""
-    if ops > MAX_OPS:
-        raise InputError(f"generator '{name}': these options make {ops} ops; use at most {MAX_OPS}")
+    if count > most:
+        raise InputError(f"generator '{name}': these options make {count} {what}; use at most {most}")
+
+
+def check_seed(name: str, seed: int) -> None:
+    """Refuse a negative seed: helper of the generators."""
+    if seed < 0:
+        raise InputError(f"generator '{name}': option 'seed' expects at least 0, received {seed}")
 
 
 def check_choice(name: str, key: str, value: str, options: tuple[str, ...]) -> None:

@@ -21,8 +21,8 @@ from placeopt.instances.generators.attention import (
     tied_embedding,
     tied_head,
 )
-from placeopt.instances.generators.builder import GraphBuilder, Tensor
-from placeopt.instances.generators.table import check_choice, check_sizes
+from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor
+from placeopt.instances.generators.table import check_choice, check_count, check_sizes
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def moe(*, layers: int = 1, hidden: int = 4096, heads: int = 32, kv_heads: int =
     check_sizes(name, layers=layers, ffn=ffn, experts=experts, top_k=top_k, seq=seq, batch=batch,
                 dtype_bytes=dtype_bytes)  # fmt: skip
     check_heads(name, hidden, heads, kv_heads)
+    check_count(name, layers * experts * 5, MAX_BUILT)
     if top_k > experts:
         raise InputError(f"generator '{name}': top_k must be at most experts = {experts}, received {top_k}")
     if vocab < 0:
