@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.model.units import join_units
 from placeopt.solvers.heuristics.cluster_kernels import (
     UnitGraph,
     dominant_sequence_clusters,
@@ -33,7 +34,7 @@ from placeopt.solvers.heuristics.cluster_kernels import (
     map_in_order,
     zero_edges,
 )
-from placeopt.solvers.heuristics.driver import View, join, run
+from placeopt.solvers.heuristics.driver import View, run
 from placeopt.solvers.heuristics.kernels import Plan, schedule_in_order
 from placeopt.solvers.heuristics.ranks import clustered_rank
 
@@ -118,7 +119,7 @@ class _Sweep:
     def _by_earliest_finish(self, cluster: Ints) -> Iterator[Placement | None]:
         """HEFT over clusters, as planned and once more with the b-levels of its own devices."""
         view = self.view
-        units = join(view.units, cluster)
+        units = join_units(view.units, cluster)
         if not np.logical_or.reduce(units.allowed, axis=1).all():
             return  # a cluster of ops that no one device can run
         rank = clustered_rank(view.graph, view.mean_compute, view.mean_transfer, units.unit)

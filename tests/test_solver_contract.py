@@ -21,7 +21,6 @@ from placeopt.model.cluster import contention_matrix
 from placeopt.model.errors import InputError
 from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.heuristics.driver import units_of
 from placeopt.solvers.heuristics.repair import pack
 from placeopt.solving.bound import bound
 from placeopt.solving.registry import make_solver, solver_class, specs
@@ -132,7 +131,7 @@ def instance(request):
 
 def test_instances_have_placements(instance):
     """The contract's instances can be solved: their resident bytes can be packed."""
-    assert pack(units_of(instances()[instance]))[0] is not None
+    assert pack(instances()[instance].units)[0] is not None
 
 
 def test_valid_and_evaluated(name, instance):

@@ -24,7 +24,8 @@ import numba
 import numpy as np
 
 from placeopt.model.errors import InfeasiblePlacementError, InputError
-from placeopt.period.evaluate import INFEASIBLE, class_leaders, io_ticks
+from placeopt.model.objective import INFEASIBLE
+from placeopt.period.evaluate import io_ticks
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -76,7 +77,7 @@ def latency_arrays(problem: PlacementProblem) -> LatencyArrays:
         problem.io_class < 0,
         problem.resident,
         problem.capacity,
-        class_leaders(problem.colocation),
+        problem.units.head,
         problem.slots,
     )
 

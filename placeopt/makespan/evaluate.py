@@ -10,9 +10,9 @@ import numpy as np
 
 from placeopt.makespan import simulator as kernels
 from placeopt.makespan.arrays import problem_arrays
-from placeopt.makespan.simulator import INFEASIBLE
 from placeopt.model.arrays import int_array
 from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.schedule import Schedule
 from placeopt.model.threads import num_threads, parallel_slices

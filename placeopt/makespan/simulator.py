@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba import njit
 
+from placeopt.model.objective import INFEASIBLE
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
 
 FIFO, PRIORITY, PLANNED = 0, 1, 2
 MODES = {"fifo": FIFO, "priority": PRIORITY, "planned": PLANNED}
-INFEASIBLE = np.iinfo(np.int64).max
-"""Value of a placement that breaks a constraint, in batches."""
-
 DEADLOCK = -1
 """Makespan of a planned order that can never be executed."""
 

@@ -19,6 +19,9 @@ MAX_SUM = 2**62
 UNLIMITED = 2**62
 """Capacity in bytes of a device without a memory limit."""
 
+NO_VALUE = 2**62
+"""Entry of a table of values (ticks) where there is none; a sum of ticks may be added to it."""
+
 
 UNSET: Any = None
 """Default of an array field that the constructor replaces by a neutral array of the right shape."""

@@ -18,6 +18,8 @@ from placeopt.model.arrays import MAX_SUM, UNLIMITED, UNSET, frozen, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.graph import check_tensors, topological_order
 from placeopt.model.objective import objective_names
+from placeopt.model.projection import CostArrays, Edges, GraphArrays, MemoryArrays, Outputs, edges_by, outputs_of
+from placeopt.model.units import Units, group_units, unit_of_ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -214,28 +216,44 @@ class PlacementProblem:
         return frozen(np.repeat(np.arange(self.num_tensors), np.diff(self.consumer_ptr)))
 
     @cached_property
-    def successors(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """(pointer, op, tensor): entries of each op's out-edges, ordered by (tensor, position in `consumer`)."""
-        source = self.producer[self.edge_tensor] if self.num_edges else np.zeros(0, dtype=np.int64)
-        order = np.argsort(source, kind="stable")
-        pointer = np.searchsorted(source[order], np.arange(self.num_ops + 1))
-        return frozen(pointer.astype(np.int64)), frozen(self.consumer[order]), frozen(self.edge_tensor[order])
+    def successors(self) -> Edges:
+        """Out-edges of each op: (pointer, op, tensor), ordered by (tensor, position in `consumer`)."""
+        return edges_by(self.num_ops, self._edge_source, self.consumer, self.edge_tensor)
 
     @cached_property
-    def predecessors(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """(pointer, op, tensor): entries of each op's in-edges, ordered by tensor."""
-        order = np.argsort(self.consumer, kind="stable")
-        pointer = np.searchsorted(self.consumer[order], np.arange(self.num_ops + 1))
-        tensor = self.edge_tensor[order]
-        source = self.producer[tensor] if self.num_edges else np.zeros(0, dtype=np.int64)
-        return frozen(pointer.astype(np.int64)), frozen(source), frozen(tensor)
+    def predecessors(self) -> Edges:
+        """In-edges of each op: (pointer, op, tensor), ordered by tensor."""
+        return edges_by(self.num_ops, self.consumer, self._edge_source, self.edge_tensor)
 
     @cached_property
-    def outputs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(pointer, tensor): the tensors that each op produces, by index."""
-        order = np.argsort(self.producer, kind="stable")
-        pointer = np.searchsorted(self.producer[order], np.arange(self.num_ops + 1))
-        return frozen(pointer.astype(np.int64)), frozen(order.astype(np.int64))
+    def outputs(self) -> Outputs:
+        """The tensors that each op produces, by index: (pointer, tensor)."""
+        return outputs_of(self.num_ops, self.producer)
+
+    @property
+    def _edge_source(self) -> NDArray[np.int64]:
+        return self.producer[self.edge_tensor] if self.num_edges else np.zeros(0, dtype=np.int64)
+
+    @cached_property
+    def units(self) -> Units:
+        """Ops that share a device: colocation groups, and single ops otherwise, numbered by their first op."""
+        return group_units(unit_of_ops(self.colocation), self.resident, self.compute != INCOMPATIBLE, self.capacity)
+
+    @cached_property
+    def graph(self) -> GraphArrays:
+        """The graph as kernels read it."""
+        indegree = frozen(np.diff(self.predecessors.pointer))
+        return GraphArrays(self.topological_order, self.predecessors, self.successors, self.outputs, indegree)
+
+    @cached_property
+    def costs(self) -> CostArrays:
+        """Times and channels as kernels read them."""
+        return CostArrays(self.compute, self.transfer, self.link_class, self.channel)
+
+    @cached_property
+    def bytes(self) -> MemoryArrays:
+        """Bytes as kernels read them."""
+        return MemoryArrays(self.resident, self.tensor_bytes, self.capacity)
 
     @cached_property
     def min_compute(self) -> NDArray[np.int64]:

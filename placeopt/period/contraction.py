@@ -21,7 +21,7 @@ import numpy as np
 
 from placeopt.model.errors import InputError
 from placeopt.model.problem import INCOMPATIBLE
-from placeopt.period.evaluate import class_leaders, io_ticks, order_edges
+from placeopt.period.evaluate import io_ticks, order_edges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,7 +142,7 @@ def contract(
     contiguity = problem.contiguity if contiguity is None else contiguity
     types = device_types(problem)
     edge_from, edge_to = order_edges(problem, contiguity)
-    label = np.unique(class_leaders(problem.colocation), return_inverse=True)[1]
+    label = problem.units.unit.copy()
     if contiguity == "chain":
         label = _fuse_cycles(label, edge_from, edge_to)
     while True:

@@ -33,6 +33,7 @@ import numpy as np
 
 from placeopt.model.arrays import frozen
 from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.problem import INCOMPATIBLE
 
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result
     from placeopt.solving.tracker import Tracker
-
-INFEASIBLE = 2**63 - 1
-"""Value of a placement that breaks a constraint."""
 
 _CHAIN, _CONVEX, _NONE = 0, 1, 2
 _CONTIGUITY_CODE = {"chain": _CHAIN, "convex": _CONVEX, "none": _NONE}
@@ -99,7 +97,7 @@ def period_arrays(problem: PlacementProblem) -> PeriodArrays:
         problem.backward,
         problem.resident,
         problem.capacity,
-        class_leaders(problem.colocation),
+        problem.units.head,
         edge_from,
         edge_to,
         _CONTIGUITY_CODE[problem.contiguity],
@@ -118,16 +116,6 @@ def io_ticks(problem: PlacementProblem) -> NDArray[np.int64]:
     return frozen(table)
 
 
-def class_leaders(colocation: NDArray[np.int64]) -> NDArray[np.int64]:
-    """First op of each op's colocation class (the op itself where it has none)."""
-    leader = np.arange(len(colocation))
-    first: dict[int, int] = {}
-    for op, group in enumerate(colocation.tolist()):
-        if group >= 0:
-            leader[op] = first.setdefault(group, op)
-    return leader
-
-
 def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the op pairs (from, to) that contiguity speaks about, sorted by topological rank of `from`.
 
@@ -142,7 +130,7 @@ def order_edges(problem: PlacementProblem, contiguity: str) -> tuple[NDArray[np.
     forward = ~backward[source] & ~backward[target]
     pairs = np.stack([source[forward], target[forward]], axis=1)
     if contiguity == "chain" and backward.any():
-        leader = class_leaders(problem.colocation)
+        leader = problem.units.head
         has_forward = np.zeros(problem.num_ops, dtype=np.bool_)
         has_forward[leader[~backward]] = True
         orphan = ~has_forward[leader]

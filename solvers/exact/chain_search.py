@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.arrays import NO_VALUE
 from placeopt.model.placement import Placement
 from placeopt.period.evaluate import period_loads
-from placeopt.solvers.exact.period_dp import NO_VALUE, IdealProgram, stage_devices
+from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,9 +13,9 @@ import numba
 import numpy as np
 
 from placeopt.latency.evaluate import LatencyArrays, _latency, latency_arrays, offer_latency, placement_slots
+from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contraction import NoCommonDeviceError, contract
-from placeopt.period.evaluate import INFEASIBLE
 from placeopt.solvers.exact.period_warm_start import enough_cycles
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placeopt.makespan.bounds.relaxation import colocation_items
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.placement import Placement
 
@@ -51,7 +50,7 @@ class MakespanModel:
         self.problem, self.analysis, self.scale = analysis.problem, analysis, scale
         self.model = cp_model.CpModel()
         self.horizon = upper // scale
-        self.item = colocation_items(self.problem)
+        self.item = self.problem.units.unit
         self.allowed = analysis.relaxation.allowed
         # what holds for all schedules that round down to the coarse horizon
         deduced = analysis.within((self.horizon + 1) * scale - 1, PROPAGATION_SECONDS)

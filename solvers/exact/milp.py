@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contraction import NoCommonDeviceError, contract
-from placeopt.period.evaluate import INFEASIBLE, order_edges, period_batch
+from placeopt.period.evaluate import order_edges, period_batch
 from placeopt.solvers.exact.period_cp_sat import prepare
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.bounds.combinatorial import column_bound, period_bounds
 from placeopt.period.contraction import NoCommonDeviceError, contract
-from placeopt.period.evaluate import INFEASIBLE, order_edges, period_batch, period_loads
+from placeopt.period.evaluate import order_edges, period_batch, period_loads
 from placeopt.solvers.exact.period_warm_start import improve, warm_seconds, warm_start
 
 if TYPE_CHECKING:

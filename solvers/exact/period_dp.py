@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numba
 import numpy as np
 
-from placeopt.model.arrays import touching_tensors
+from placeopt.model.arrays import NO_VALUE, touching_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.ideals import Lattice
     from placeopt.period.contraction import PeriodModel
-
-NO_VALUE = 2**62
-"""Value of a state that cannot be reached."""
 
 _FIRST_CHUNK, _CHUNK_SECONDS = 16, 0.1
 _MAX_STATES, _MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.ideals import ideal_lattice
+from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contraction import NoCommonDeviceError, contract
-from placeopt.period.evaluate import INFEASIBLE, period_batch
+from placeopt.period.evaluate import period_batch
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.linear_dp import search_orders
 from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices

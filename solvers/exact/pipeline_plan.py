@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING
 import numba
 import numpy as np
 
+from placeopt.model.arrays import NO_VALUE
 from placeopt.model.errors import InputError
 from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.period.contraction import contract
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.period_dp import NO_VALUE, IdealProgram, stage_devices
+from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
 from placeopt.solving.registry import require_objective
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from placeopt.makespan.bounds.feasibility import infeasible_reason
 from placeopt.makespan.evaluate import INFEASIBLE, best_queue, evaluate_batch, finish
 from placeopt.model.arrays import frozen
 from placeopt.model.placement import Placement
+from placeopt.model.units import group_units
 from placeopt.solvers.heuristics import kernels, ranks
 from placeopt.solvers.heuristics.repair import pack, repair
 from placeopt.solving.registry import require_objective
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from placeopt.model.budget import Budget
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result
+    from placeopt.model.units import Units
     from placeopt.solving.solver import OnProgress
 
 INFLATIONS = (0.0, 0.125, 0.25, 0.5, 1.0)
@@ -61,9 +63,10 @@ class View:
         )  # fmt: skip
 
     @cached_property
-    def units(self) -> kernels.UnitArrays:
+    def units(self) -> Units:
         """Colocation groups, and single ops otherwise, numbered by their first op."""
-        return units_of(self.problem, self.op_bytes)
+        units = self.problem.units
+        return units if self.inflation == 0 else group_units(units.unit, self.op_bytes, self.problem.compute >= 0, units.capacity)
 
     @cached_property
     def op_bytes(self) -> NDArray[np.int64]:
@@ -189,31 +192,6 @@ class View:
         return work
 
 
-def join(units: kernels.UnitArrays, cluster: NDArray[np.int64]) -> kernels.UnitArrays:
-    """Make each cluster of units one unit; `cluster` has the number of each unit's cluster, shape (num_units,)."""
-    count = int(cluster.max()) + 1
-    size = np.zeros(count, dtype=np.int64)
-    np.add.at(size, cluster, units.bytes)
-    allowed = np.ones((count, units.allowed.shape[1]), dtype=np.bool_)
-    np.logical_and.at(allowed, cluster, units.allowed)
-    return kernels.UnitArrays(frozen(cluster[units.unit]), frozen(size), frozen(allowed), units.capacity)
-
-
-def units_of(problem: PlacementProblem, op_bytes: NDArray[np.int64] | None = None) -> kernels.UnitArrays:
-    """Group ops into units that share a device; `op_bytes` replaces the resident bytes."""
-    n = problem.num_ops
-    label = np.where(problem.colocation >= 0, problem.colocation, problem.colocation.max() + 1 + np.arange(n))
-    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
-    by_first = np.empty(len(first), dtype=np.int64)
-    by_first[np.argsort(first, kind="stable")] = np.arange(len(first))
-    unit = by_first[inverse]
-    size = np.zeros(len(first), dtype=np.int64)
-    np.add.at(size, unit, problem.resident if op_bytes is None else op_bytes)
-    allowed = np.ones((len(first), problem.num_devices), dtype=np.bool_)
-    np.logical_and.at(allowed, unit, problem.compute >= 0)
-    return kernels.UnitArrays(frozen(unit), frozen(size), frozen(allowed), problem.capacity)
-
-
 def run(
     solver: str,
     problem: PlacementProblem,
@@ -257,7 +235,7 @@ def run(
             message = message or _why_nothing(problem)
     incumbent = tracker.solution
     if incumbent is None:
-        full = pack(units_of(problem))[1]
+        full = pack(problem.units)[1]
         if full:
             message = "the ops cannot be packed into the capacities (proved by an integer program)"
         return tracker.result(status="infeasible" if full else "unknown", message=message)

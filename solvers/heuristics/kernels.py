@@ -25,6 +25,8 @@ from placeopt.solvers.heuristics.ranks import priority_list as priority_list
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.units import Units
+
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
@@ -50,15 +52,6 @@ class GraphArrays(NamedTuple):
     channel: Ints  # (num_devices, num_devices), -1 for no contention
 
 
-class UnitArrays(NamedTuple):
-    """Ops grouped into units that share a device: colocation groups, and single ops otherwise."""
-
-    unit: Ints  # (num_ops,) unit of each op
-    bytes: Ints  # (num_units,) resident bytes
-    allowed: NDArray[np.bool_]  # (num_units, num_devices) every member can run there
-    capacity: Ints  # (num_devices,) bytes
-
-
 class Plan(NamedTuple):
     """A complete schedule of ops; `overflow` is set where a unit found no device with space."""
 
@@ -72,7 +65,7 @@ class Plan(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _reserve(units: UnitArrays, pinned: Ints) -> tuple[Ints, Ints]:
+def _reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
     """Return (device of each unit or -1, free bytes of each device) with the pinned units charged."""
     home = pinned.copy()
     free = units.capacity.copy()
@@ -83,7 +76,7 @@ def _reserve(units: UnitArrays, pinned: Ints) -> tuple[Ints, Ints]:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _fits(units: UnitArrays, home: Ints, free: Ints, unit: int, device: int) -> bool:
+def _fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
     """Whether `unit` is on `device` or may still go there."""
     if home[unit] >= 0:
         return bool(home[unit] == device)
@@ -91,7 +84,7 @@ def _fits(units: UnitArrays, home: Ints, free: Ints, unit: int, device: int) -> 
 
 
 @njit(cache=True, nogil=True)
-def _roomiest(units: UnitArrays, free: Ints, unit: int) -> int:
+def _roomiest(units: Units, free: Ints, unit: int) -> int:
     """Device for a unit that fits nowhere: the compatible one with the most bytes left; repaired later."""
     best = -1
     for device in range(len(free)):
@@ -101,7 +94,7 @@ def _roomiest(units: UnitArrays, free: Ints, unit: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _settle(units: UnitArrays, home: Ints, free: Ints, unit: int, device: int) -> None:
+def _settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> None:
     """Reserve the whole of `unit` on `device` at its first member."""
     if home[unit] < 0:
         home[unit] = device
@@ -285,7 +278,7 @@ def _insert(timeline: Timeline, device: int, op: int, begin: int, duration: int,
 
 @njit(cache=True, nogil=True)
 def schedule_in_order(
-    graph: GraphArrays, units: UnitArrays, sequence: Ints, bias: Floats, pinned: Ints, insertion: bool,
+    graph: GraphArrays, units: Units, sequence: Ints, bias: Floats, pinned: Ints, insertion: bool,
     contention: bool,
 ) -> Plan:  # fmt: skip
     """Give each op of `sequence` (topological) the device of its smallest finish + bias.
@@ -354,7 +347,7 @@ def schedule_in_order(
 
 @njit(cache=True, nogil=True)
 def _earliest_pair(
-    units: UnitArrays, home: Ints, free: Ints, unscheduled: Any, open_at: Ints, pending: Any, available: Any
+    units: Units, home: Ints, free: Ints, unscheduled: Any, open_at: Ints, pending: Any, available: Any
 ) -> tuple[int, int, int]:
     """Return (op, device, start) of the earliest start, ties by list position, then device; op -1 for none.
 
@@ -388,7 +381,7 @@ def _earliest_pair(
 
 
 @njit(cache=True, nogil=True)
-def schedule_by_time(graph: GraphArrays, units: UnitArrays, position: Ints, pinned: Ints) -> Plan:
+def schedule_by_time(graph: GraphArrays, units: Units, position: Ints, pinned: Ints) -> Plan:
     """Earliest task first: of all ready ops and devices start the pair that can start earliest.
 
     Ties go to the smallest `position`, then to the lowest device. Data-ready times are fixed once all
@@ -442,7 +435,7 @@ def schedule_by_time(graph: GraphArrays, units: UnitArrays, position: Ints, pinn
 
 @njit(cache=True, nogil=True)
 def schedule_with_favourites(
-    graph: GraphArrays, units: UnitArrays, position: Ints, favourite: Ints, pinned: Ints
+    graph: GraphArrays, units: Units, position: Ints, favourite: Ints, pinned: Ints
 ) -> Plan:
     """Earliest task first with favourite children (SCT, Hanen and Munier; m-SCT of Baechi).
 
@@ -524,7 +517,7 @@ def schedule_with_favourites(
 
 @njit(cache=True, nogil=True)
 def schedule_earliest_start(
-    graph: GraphArrays, units: UnitArrays, sequence: Ints, turn: Ints, pinned: Ints
+    graph: GraphArrays, units: Units, sequence: Ints, turn: Ints, pinned: Ints
 ) -> Plan:
     """Give each op of `sequence` (topological) the device of its earliest start, without insertion.
 

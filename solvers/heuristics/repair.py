@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.solvers.heuristics.kernels import UnitArrays
+    from placeopt.model.units import Units
 
 MILP_NODES = 20_000
 """Limit of the last resort; a node limit, unlike a time limit, gives the same answer on every machine."""
@@ -23,7 +23,7 @@ MILP_CELLS = 200_000
 """Largest (units x devices) table for which the integer program is tried."""
 
 
-def repair(units: UnitArrays, home: NDArray[np.int64], work: NDArray[np.float64]) -> NDArray[np.int64] | None:
+def repair(units: Units, home: NDArray[np.int64], work: NDArray[np.float64]) -> NDArray[np.int64] | None:
     """Return a device per unit that is allowed and fits, close to `home`; None where moving units got stuck.
 
     Parameters
@@ -38,13 +38,13 @@ def repair(units: UnitArrays, home: NDArray[np.int64], work: NDArray[np.float64]
     return home if _relieve(units, home, work) else None
 
 
-def pack(units: UnitArrays) -> tuple[NDArray[np.int64] | None, bool]:
+def pack(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
     """Find any assignment that fits, whatever its speed: (device per unit or None, proved that none exists)."""
     home = _best_fit(units)
     return (home, False) if home is not None else _integer_program(units)
 
 
-def _relieve(units: UnitArrays, home: NDArray[np.int64], cost: NDArray[np.float64]) -> bool:
+def _relieve(units: Units, home: NDArray[np.int64], cost: NDArray[np.float64]) -> bool:
     """Move units away from overloaded devices, in place; return whether everything fits now."""
     used = np.zeros(len(units.capacity), dtype=np.int64)
     np.add.at(used, home, units.bytes)
@@ -70,7 +70,7 @@ def _relieve(units: UnitArrays, home: NDArray[np.int64], cost: NDArray[np.float6
     return bool((free >= 0).all())
 
 
-def _best_fit(units: UnitArrays) -> NDArray[np.int64] | None:
+def _best_fit(units: Units) -> NDArray[np.int64] | None:
     """Best fit decreasing: fewest options first, then largest first."""
     num_units = len(units.bytes)
     for options in (units.allowed.sum(axis=1), np.zeros(num_units, dtype=np.int64)):
@@ -87,7 +87,7 @@ def _best_fit(units: UnitArrays) -> NDArray[np.int64] | None:
     return None
 
 
-def _integer_program(units: UnitArrays) -> tuple[NDArray[np.int64] | None, bool]:
+def _integer_program(units: Units) -> tuple[NDArray[np.int64] | None, bool]:
     """Solve the packing with HiGHS: (device per unit or None, proved impossible)."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array

@@ -119,12 +119,11 @@ class Search:
     def __init__(
         self, settings: Lns, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis
     ) -> None:
-        from placeopt.makespan.bounds.relaxation import colocation_items
         from placeopt.solvers.exact.cp_sat import COARSE_HORIZON, common_unit
 
         self.settings, self.problem, self.tracker = settings, problem, tracker
         self.rng = np.random.default_rng(tracker.seed)
-        self.item = colocation_items(problem)
+        self.item = problem.units.unit
         self.allowed = np.zeros((int(self.item.max()) + 1, problem.num_devices), dtype=np.bool_)
         self.allowed[self.item] = analysis.relaxation.allowed
         self.unit = common_unit(problem)

@@ -10,6 +10,7 @@ from random_problems import random_problem
 
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.units import join_units
 from placeopt.solvers.clustering import (
     EdgeZeroing,
     cut_clusters,
@@ -20,7 +21,7 @@ from placeopt.solvers.clustering import (
     unit_graph,
 )
 from placeopt.solvers.heuristics.cluster_kernels import zero_edges
-from placeopt.solvers.heuristics.driver import View, join
+from placeopt.solvers.heuristics.driver import View
 from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.interpreted
@@ -130,7 +131,7 @@ def test_zeroing_respects_cap_and_memory():
         graph = unit_graph(view)
         cap = float(rng.uniform(0, graph.mean_work.sum() + 1))
         cluster = zero_edges(graph, len(graph.cost), cap)
-        joined = join(view.units, cluster)
+        joined = join_units(view.units, cluster)
         for label in np.flatnonzero(np.bincount(cluster) > 1):
             assert graph.mean_work[cluster == label].sum() <= cap + 1e-9
             assert (joined.allowed[label] & (joined.bytes[label] <= problem.capacity)).any()

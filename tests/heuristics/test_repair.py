@@ -14,7 +14,7 @@ from placeopt.makespan.judge import placement_violations
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics import SPECS
-from placeopt.solvers.heuristics.driver import View, units_of
+from placeopt.solvers.heuristics.driver import View
 from placeopt.solvers.heuristics.repair import pack, repair
 from placeopt.solving.registry import make_solver
 
@@ -87,7 +87,7 @@ def test_random_memory_limits(name):
         problem = random_problem(rng, max_ops=8, max_devices=3)
         share = problem.resident.sum() / problem.num_devices
         problem = problem.replace(capacity=np.full(problem.num_devices, int(share * rng.uniform(1.0, 1.5)) + 1))
-        units = units_of(problem)
+        units = problem.units
         result = make_solver(name).solve(problem, BUDGET, seed=seed)
         if fits_somehow(units):
             assert result.solution is not None, seed
@@ -117,14 +117,14 @@ def test_peak_memory(name):
 
 def test_repair_changes_little():
     """An overloaded device gives away the smallest unit that cures it; everything else stays."""
-    units = units_of(sized([4, 3, 2, 1], [8, 8]))
+    units = sized([4, 3, 2, 1], [8, 8]).units
     home = repair(units, np.zeros(4, dtype=np.int64), np.ones((4, 2)))
     assert home.tolist() == [0, 0, 1, 0]
 
 
 def test_pack_finds_what_best_fit_misses():
     """Best fit decreasing fails on 6, 5, 4, 3, 3, 3 in 12 + 12; the integer program packs it."""
-    units = units_of(sized([6, 5, 4, 3, 3, 3], [12, 12]))
+    units = sized([6, 5, 4, 3, 3, 3], [12, 12]).units
     home, proved = pack(units)
     assert not proved
     assert np.bincount(home, units.bytes, minlength=2).tolist() == [12, 12]
@@ -136,7 +136,7 @@ def test_impossible_says_nothing_of_possible_problems():
         rng = np.random.default_rng(seed)
         problem = random_problem(rng, max_ops=6, max_devices=3)
         problem = problem.replace(capacity=rng.integers(0, 30, problem.num_devices))
-        units = units_of(problem)
+        units = problem.units
         if fits_somehow(units):
             assert infeasible_reason(problem) == ""
 

@@ -32,7 +32,7 @@ import numba
 import numpy as np
 
 from placeopt.latency.bounds.nodes import Reduction
-from placeopt.model.arrays import touching_tensors
+from placeopt.model.arrays import NO_VALUE, touching_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
-NO_VALUE = 2**62
 MAX_IDEALS, MAX_OPS = 60_000, 5_000
 _MOST_ROUNDS = 400
 _MAX_WEIGHT, _MIN_WEIGHT = 10**6, 10**3

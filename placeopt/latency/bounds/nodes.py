@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 import networkx as nx
 import numpy as np
 
-from placeopt.period.evaluate import class_leaders
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -131,7 +129,7 @@ class Reduction:
         accelerator's class may sit in several of them, so only weights join: first ops that take no time and feed
         one other only, which cost nothing in that one's slot.
         """
-        colour = class_leaders(self.problem.colocation)
+        colour = self.problem.units.head
         several = self.problem.slots > 1
         again = True
         while again:

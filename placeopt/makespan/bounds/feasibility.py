@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import allowed_devices, colocation_items
+from placeopt.makespan.bounds.relaxation import allowed_devices
 from placeopt.model.arrays import UNLIMITED
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _why(problem: PlacementProblem, op: int) -> str:
 def _by_device_set(problem: PlacementProblem) -> str:
     """Ops restricted to the same devices must fit there together (the sets that occur, each tried once)."""
     allowed = allowed_devices(problem)
-    item = colocation_items(problem)
+    item = problem.units.unit
     count = int(item.max()) + 1
     resident = np.zeros(count, dtype=np.int64)
     np.add.at(resident, item, problem.resident)

@@ -77,7 +77,7 @@ class Relaxation:
     @cached_property
     def items(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Colocation groups merged: (item of each op, compute[item, class] or -1, resident bytes)."""
-        item = colocation_items(self.problem)
+        item = self.problem.units.unit
         count = int(item.max()) + 1
         compute = np.zeros((count, self.compute.shape[1]), dtype=np.int64)
         np.add.at(compute, item, np.maximum(self.compute, 0))
@@ -88,26 +88,11 @@ class Relaxation:
         return item, np.where(possible, compute, INCOMPATIBLE), resident
 
 
-def colocation_items(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Return the item of each op: a colocation group or a single op; dense, by first op."""
-    group = problem.colocation
-    label = np.where(group >= 0, group, group.max() + 1 + np.arange(problem.num_ops))
-    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return rank[inverse]
-
-
 def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
     """Return bool[num_ops, num_devices]: the whole colocation group can run and fits there."""
-    item = colocation_items(problem)
-    count = int(item.max()) + 1
-    possible = np.ones((count, problem.num_devices), dtype=np.bool_)
-    np.logical_and.at(possible, item, problem.compute >= 0)
-    resident = np.zeros(count, dtype=np.int64)
-    np.add.at(resident, item, problem.resident)
-    possible &= resident[:, None] <= problem.capacity[None, :]
-    return possible[item]
+    units = problem.units
+    possible = units.allowed & (units.bytes[:, None] <= units.capacity[None, :])
+    return possible[units.unit]
 
 
 def relax(problem: PlacementProblem) -> Relaxation:
