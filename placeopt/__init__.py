@@ -51,7 +51,7 @@ _EXPORTS = {
     "make_cluster": "instances.clusters",
     "read_graph": "instances.readers",
     "generate": "instances.generators",
-    "load_pipeline": "schedules.problem",
+    "load_pipeline": "schedules.sources",
     "load_stream": "streams",
 }
 _MODULES = ("instances", "schedules", "solvers", "streams", "experiments", "plotting")
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result, TracePoint
     from placeopt.model.schedule import Schedule
-    from placeopt.schedules.problem import load_pipeline
+    from placeopt.schedules.sources import load_pipeline
     from placeopt.solving.base import SearchSolver
     from placeopt.solving.bound import bound
     from placeopt.solving.options import option

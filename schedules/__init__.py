@@ -13,10 +13,11 @@ from placeopt.solving.registry import SolverSpec
 
 if TYPE_CHECKING:
     from placeopt.schedules.joint import JointResult, choose_pipeline
-    from placeopt.schedules.problem import Block, PipelineProblem, load_pipeline
+    from placeopt.schedules.judge import pipeline_violations
+    from placeopt.schedules.problem import Block, PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule, Repetend
     from placeopt.schedules.solve import schedule, schedule_result
-    from placeopt.schedules.validate import pipeline_violations
+    from placeopt.schedules.sources import load_pipeline
 
 
 def _spec(name: str, target: str, summary: str, search: bool = False) -> SolverSpec:
@@ -45,12 +46,12 @@ _EXPORTS = {
     "JointResult": "joint",
     "PipelineProblem": "problem",
     "choose_pipeline": "joint",
-    "load_pipeline": "problem",
+    "load_pipeline": "sources",
     "PipelineSchedule": "solution",
     "Repetend": "solution",
     "schedule": "solve",
     "schedule_result": "solve",
-    "pipeline_violations": "validate",
+    "pipeline_violations": "judge",
 }
 
 __all__ = [

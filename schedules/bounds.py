@@ -1,10 +1,15 @@
 """Lower bounds on the period and the makespan that hold for every schedule, whatever its pattern.
 
-Two *views* of a problem give bounds. One is the problem as it is. In the other the blocks that occupy all devices at
-once are left out: while they run nothing else does, so cutting their n G ticks out of a schedule leaves one of the
+Two *relaxations* of a problem give bounds. One is the problem as it is. In the other the blocks that occupy all devices
+at once are left out: while they run nothing else does, so cutting their n G ticks out of a schedule leaves one of the
 other blocks, in which they are points in time (and a lag, in which they may run, counts for nothing). A bound of
-that view plus n G is a bound, and the better one where long chains alternate with such blocks: it proves that
+that relaxation plus n G is a bound, and the better one where long chains alternate with such blocks: it proves that
 n micro-batches of NN on 4 devices take 8 n + 12 ticks.
+
+References
+----------
+.. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9(3), 1961 (residence).
+.. [2] B. R. Rau, "Iterative modulo scheduling", MICRO 1994: the load is its minimum initiation interval by resources.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class Relaxation:
     """A problem with or without the blocks that occupy all devices.
 
     Attributes
@@ -46,17 +51,17 @@ class View:
 
 
 @lru_cache(maxsize=64)
-def views(problem: PipelineProblem) -> tuple[View, ...]:
+def relaxations(problem: PipelineProblem) -> tuple[Relaxation, ...]:
     """Return the problem as it is, and without the blocks that occupy all devices where there are some."""
     used = sum(bool(here) for here in problem.on_device)
     everywhere = np.diff(problem.device_ptr) == used
-    plain = _view(problem, np.zeros(problem.num_blocks, dtype=np.bool_))
+    plain = _relaxation(problem, np.zeros(problem.num_blocks, dtype=np.bool_))
     if used == 1 or not everywhere.any():
         return (plain,)
-    return plain, _view(problem, everywhere)
+    return plain, _relaxation(problem, everywhere)
 
 
-def _view(problem: PipelineProblem, left_out: NDArray[np.bool_]) -> View:
+def _relaxation(problem: PipelineProblem, left_out: NDArray[np.bool_]) -> Relaxation:
     span = np.where(left_out, 0, problem.span)
     lags = not left_out.any()
     edges = tuple((u, v, int(span[u]) + lag * lags) for u, v, lag in problem.edges)
@@ -73,7 +78,7 @@ def _view(problem: PipelineProblem, left_out: NDArray[np.bool_]) -> View:
     occupied = {
         d: _least_residence(problem.memory[:, d], edges) + freed_while_running(problem.memory[:, d], span) for d in limited
     }
-    return View(problem, int(problem.span[left_out].sum()), span, edges, head, tail, occupied)
+    return Relaxation(problem, int(problem.span[left_out].sum()), span, edges, head, tail, occupied)
 
 
 def load_bound(problem: PipelineProblem) -> Fraction:
@@ -93,9 +98,9 @@ def residence_bound(problem: PipelineProblem) -> Fraction:
     micro-batches per repetend: for V on 4 devices with C = 3 it gives (13 + 3) / 3 = 16/3.
     """
     found = [
-        view.shared + Fraction(ticks, int(problem.capacity[d]))
-        for view in views(problem)
-        for d, ticks in view.occupied.items()
+        relaxed.shared + Fraction(ticks, int(problem.capacity[d]))
+        for relaxed in relaxations(problem)
+        for d, ticks in relaxed.occupied.items()
     ]
     return max(found, default=Fraction(0))
 
@@ -106,9 +111,11 @@ def freed_while_running(memory: NDArray[np.int64], span: NDArray[np.int64]) -> i
 
 
 def _least_residence(memory: NDArray[np.int64], edges: tuple[tuple[int, int, int], ...]) -> int:
-    """Minimum of sum_b -m_b S_b over starts that respect the predecessors, rounded down to be safe.
+    """Return a bound on sum_b -m_b S_b over starts that respect the predecessors: its minimum, in whole numbers.
 
-    The constraint matrix is a network matrix, so the linear program has a whole optimum.
+    The dual is a flow of greatest cost in which every block sends out what it allocates more than comes in: whatever
+    flow of that kind bounds the minimum from below. The linear program in floating point only says which edges carry
+    flow; how much is worked out in whole numbers, edge by edge from the leaves of the forest that they form.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array
@@ -121,13 +128,39 @@ def _least_residence(memory: NDArray[np.int64], edges: tuple[tuple[int, int, int
     matrix = csr_array((values, (rows, columns)), shape=(len(edges), len(memory)))
     # Scaling keeps the solver's tolerances meaningful for nanosecond ticks.
     time_unit = float(max(1, *(gap for _, _, gap in edges)))
-    memory_unit = float(np.abs(memory).max())
     gaps = np.array([-gap for _, _, gap in edges]) / time_unit
-    answer = linprog(-memory / memory_unit, A_ub=matrix, b_ub=gaps, bounds=(0, None), method="highs")
+    answer = linprog(-memory / float(np.abs(memory).max()), A_ub=matrix, b_ub=gaps, bounds=(0, None), method="highs-ds")
     if answer.status != 0:
         return 0
-    value = float(answer.fun) * time_unit * memory_unit
-    return max(0, int(np.floor(value * (1 - 1e-9) + 1e-6)))
+    carrying = np.flatnonzero(answer.ineqlin.marginals < -1e-9).tolist()
+    flow = _flow_on_forest(memory.tolist(), [edges[e][:2] for e in carrying])
+    if flow is None:
+        return 0
+    return max(0, sum(units * edges[e][2] for e, units in zip(carrying, flow, strict=True)))
+
+
+def _flow_on_forest(supply: list[int], edges: list[tuple[int, int]]) -> list[int] | None:
+    """Return the only flow on the edges of a forest that takes away every node's supply, None if there is none >= 0."""
+    at_node: dict[int, list[int]] = {}
+    for e, (u, v) in enumerate(edges):
+        at_node.setdefault(u, []).append(e)
+        at_node.setdefault(v, []).append(e)
+    left, flow = list(supply), [-1] * len(edges)
+    leaves = [node for node, incident in at_node.items() if len(incident) == 1]
+    while leaves:
+        node = leaves.pop()
+        if not at_node[node]:
+            continue
+        e = at_node[node].pop()
+        u, v = edges[e]
+        other = v if node == u else u
+        flow[e] = left[node] if node == u else -left[node]
+        left[other] += left[node]
+        left[node] = 0
+        at_node[other].remove(e)
+        if len(at_node[other]) == 1:
+            leaves.append(other)
+    return flow if not any(left) and min(flow, default=0) >= 0 else None
 
 
 def period_bounds(problem: PipelineProblem) -> dict[str, Fraction]:
@@ -151,23 +184,24 @@ def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     between the first start of a block that allocates and the last end of one that frees.
     """
     n, best = micro_batches, 0
-    for view in views(problem):
-        ticks = int((view.head + view.span).max())
+    for relaxed in relaxations(problem):
+        ticks = int((relaxed.head + relaxed.span).max())
         for d, blocks in enumerate(problem.on_device):
             here = np.array(blocks, dtype=np.int64)
             if here.size:
-                ticks = max(ticks, n * int(view.span[here].sum()) + _idle_at_the_ends(view, d, n), _inner_sets(view, here, n))
-        for d, occupied in view.occupied.items():
+                busy = n * int(relaxed.span[here].sum())
+                ticks = max(ticks, busy + _idle_at_the_ends(relaxed, d, n), _inner_sets(relaxed, here, n))
+        for d, occupied in relaxed.occupied.items():
             delta = problem.memory[:, d]
-            ends = int(view.head[delta > 0].min()) + int(view.tail[delta < 0].min())
+            ends = int(relaxed.head[delta > 0].min()) + int(relaxed.tail[delta < 0].min())
             ticks = max(ticks, ends - (-n * occupied // int(problem.capacity[d])))
-        best = max(best, n * view.shared + ticks)
+        best = max(best, n * relaxed.shared + ticks)
     return best
 
 
-def _inner_sets(view: View, here: NDArray[np.int64], micro_batches: int) -> int:
+def _inner_sets(relaxed: Relaxation, here: NDArray[np.int64], micro_batches: int) -> int:
     """Return the best bound of the sets of a device's blocks: of those with the same ends, the largest counts."""
-    span, head, tail = view.span[here], view.head[here], view.tail[here]
+    span, head, tail = relaxed.span[here], relaxed.head[here], relaxed.tail[here]
     best = 0
     for h, t in itertools.product(np.unique(head).tolist(), np.unique(tail).tolist()):
         inside = span[(head >= h) & (tail >= t)]
@@ -176,15 +210,15 @@ def _inner_sets(view: View, here: NDArray[np.int64], micro_batches: int) -> int:
     return best
 
 
-def _idle_at_the_ends(view: View, device: int, micro_batches: int) -> int:
+def _idle_at_the_ends(relaxed: Relaxation, device: int, micro_batches: int) -> int:
     """Ticks of a schedule in which a device does not work, as it waits to begin or has ended.
 
     Until the first block that frees memory can start, only others run, of which memory admits so many; the same holds
     backwards in time after the last block that allocates. If memory cannot hold all micro-batches, the first freeing
     block comes before the last allocating one, and both losses add up.
     """
-    problem, here = view.problem, np.array(view.problem.on_device[device])
-    delta, span, head, tail = problem.memory[here, device], view.span[here], view.head[here], view.tail[here]
+    problem, here = relaxed.problem, np.array(relaxed.problem.on_device[device])
+    delta, span, head, tail = problem.memory[here, device], relaxed.span[here], relaxed.head[here], relaxed.tail[here]
     front, back = int(head.min()), int(tail.min())
     if not problem.limited[device]:
         return front + back

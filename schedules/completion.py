@@ -5,6 +5,15 @@ once: every start is that of a valid infinite schedule with some micro-batches l
 index gap and the memory limit hold. Then every device's order is shifted left, which changes no order and hence
 no peak. Greedy variants that keep the pattern's priorities but not its order may end earlier, forwards or
 backwards in time; the shortest of all is taken.
+
+References
+----------
+.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+   2024 (the completion phase).
+.. [2] A. Sprecher, R. Kolisch, A. Drexl, "Semi-active, active, and non-delay schedules for the resource-constrained
+   project scheduling problem", EJOR 80(1), 1995 (left shifts).
+.. [3] K. Y. Li, R. J. Willis, "An iterative scheduling technique for resource-constrained project scheduling", EJOR
+   56(3), 1992 (forward-backward improvement).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cut a training or inference graph into the stages of a shape: V, wave, X, M or K, each by the exact period DP.
+"""Cut a training or inference graph into the stages of a shape: V, wave, X, M or K, each by the period DP.
 
 V     one stage per device
 wave  two stages per device, down and up again
@@ -7,7 +7,15 @@ M     the ops with an outsized share of time or weights (embeddings, heads) tens
       chain; where they sit between the stages, as in an encoder-decoder, this is Tessel's NN
 K     two independent branches on half of the devices each, what joins them tensor-parallel
 
-Fewer stages than devices leave room for replicas of the whole, each with its share of the batch.
+Fewer stages than devices leave room for replicas of the whole, each with its share of the batch. The DP has a time limit,
+and what it minimises is the load of the busiest device, not the step: a cut is one way to cut, and what is proved of its
+schedules holds for it alone.
+
+References
+----------
+.. [1] J. M. Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020 (the DP).
+.. [2] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+   2024 (the shapes X, M, NN and K).
 """
 
 from __future__ import annotations
@@ -17,16 +25,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.instances.sources import load
 from placeopt.model.arrays import UNLIMITED
+from placeopt.model.budget import Budget
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError
-from placeopt.schedules.from_model import ALL, families, pipeline_of_placement
+from placeopt.model.graph import OpGraph
+from placeopt.schedules.from_model import families, pipeline_of_placement
+from placeopt.schedules.placed_model import ALL
 from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.graph import OpGraph
     from placeopt.model.problem import PlacementProblem
 
 SHAPES = ("V", "wave", "X", "M", "K")
@@ -36,7 +49,7 @@ MEMORY_SHARES = (1.0, 0.8, 0.6, 0.4)
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Cut:
     """Where the ops of a model go: one shape with one number of stages.
 
     Attributes
@@ -60,7 +73,7 @@ class Plan:
         return both_directions(one, self.placed, self.device) if self.shape == "X" else one
 
 
-def make_plan(shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: str, seconds: float) -> Plan:
+def cut_model(shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: str, seconds: float) -> Cut:
     """Cut `graph` (with its passes joined) for a shape; `seconds` limits each run of the DP.
 
     Raises
@@ -84,13 +97,13 @@ def make_plan(shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: s
     found: InputError | None = None
     for share in MEMORY_SHARES:
         try:
-            plan = _CUTS[shape](graph, group, share, seconds)
-            plan.problem(mode=mode, recompute=mode == "train")
+            cut = _CUTS[shape](graph, group, share, seconds)
+            cut.problem(mode=mode, recompute=mode == "train")
         except InputError as error:
             # The weights alone, with all memory for them, say most about what is missing.
             found = found or error
             continue
-        return replace(plan, replicas=d // stages, sync=_sync(plan, graph, cluster) if mode == "train" else 0.0)
+        return replace(cut, replicas=d // stages, sync=_sync(cut, graph, cluster) if mode == "train" else 0.0)
     assert found is not None
     raise found
 
@@ -98,11 +111,11 @@ def make_plan(shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: s
 # --- the shapes ----------------------------------------------------------------------------------------
 
 
-def _v(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
-    return Plan("V", cluster.num_devices, 1, _placed(graph, cluster), _cut(graph, _smaller(cluster, share), seconds))
+def _v(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
+    return Cut("V", cluster.num_devices, 1, _placed(graph, cluster), _cut(graph, _smaller(cluster, share), seconds))
 
 
-def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
+def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     d = cluster.num_devices
     virtual = Cluster(
         name=f"{cluster.name} twice",
@@ -114,7 +127,7 @@ def _wave(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Pla
     )  # fmt: skip
     stage = _ranked(graph, _cut(graph, virtual, seconds))
     device = np.where(stage < d, stage, 2 * d - 1 - stage)
-    return Plan("wave", d, 1, _placed(graph, cluster), device, stage)
+    return Cut("wave", d, 1, _placed(graph, cluster), device, stage)
 
 
 def _ranked(graph: OpGraph, stage: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -127,10 +140,10 @@ def _ranked(graph: OpGraph, stage: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.array([order.index(s) for s in stage.tolist()], dtype=np.int64)
 
 
-def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
+def _x(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     # Two stages share a device: half of its memory each is enough, though not always necessary.
     device = _cut(graph, _smaller(cluster, share if share == 1 else share / 2), seconds)
-    return Plan("X", cluster.num_devices, 1, _placed(graph, cluster), device)
+    return Cut("X", cluster.num_devices, 1, _placed(graph, cluster), device)
 
 
 def both_directions(one: PipelineProblem, placed: PlacementProblem, device: NDArray[np.int64]) -> PipelineProblem:
@@ -156,7 +169,7 @@ def both_directions(one: PipelineProblem, placed: PlacementProblem, device: NDAr
                                        capacity=capacity.tolist(), tick_seconds=one.tick_seconds)  # fmt: skip
 
 
-def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
+def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     spread = outsized_ops(graph, cluster.num_devices)
     if not spread.any():
         raise InputError(f"'{graph.name}' has no op with an outsized share of time or weights")
@@ -164,10 +177,10 @@ def _m(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
     inner = _cut(rest, _smaller(cluster, share, int(graph.resident[spread].sum())), seconds)
     device = np.full(graph.num_ops, ALL, dtype=np.int64)
     device[kept] = inner
-    return Plan("M", cluster.num_devices, 1, _placed(graph, cluster), device)
+    return Cut("M", cluster.num_devices, 1, _placed(graph, cluster), device)
 
 
-def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
+def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     parts = branches(graph)
     if parts is None:
         raise InputError(f"'{graph.name}' has no two independent branches")
@@ -179,7 +192,7 @@ def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Plan:
     for turn, part in enumerate(parts):
         rest, kept = subgraph(graph, part)
         device[kept] = _cut(rest, small, seconds) + turn * half
-    return Plan("K", cluster.num_devices, 1, _placed(graph, cluster), device)
+    return Cut("K", cluster.num_devices, 1, _placed(graph, cluster), device)
 
 
 _CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k}
@@ -244,8 +257,6 @@ def _descendants(graph: OpGraph, start: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 def subgraph(graph: OpGraph, keep: NDArray[np.bool_]) -> tuple[OpGraph, NDArray[np.int64]]:
     """Return the graph of some ops, and their indices; tensors to and from the others are dropped."""
-    from placeopt.model.graph import OpGraph as Graph
-
     kept = np.flatnonzero(keep)
     new = np.full(graph.num_ops, -1, dtype=np.int64)
     new[kept] = np.arange(len(kept))
@@ -257,7 +268,7 @@ def subgraph(graph: OpGraph, keep: NDArray[np.bool_]) -> tuple[OpGraph, NDArray[
         readers = [int(new[c]) for c in graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]] if new[c] >= 0]
         tensors.append((int(new[graph.producer[t]]), int(graph.tensor_bytes[t]), readers))
         columns.append(t)
-    cut = Graph.from_tensors(
+    part = OpGraph.from_tensors(
         graph.name, [graph.op_names[i] for i in kept], tensors,
         op_types=tuple(graph.op_types[i] for i in kept),
         layer=tuple(graph.layer[i] for i in kept) if graph.layer else (),
@@ -266,7 +277,7 @@ def subgraph(graph: OpGraph, keep: NDArray[np.bool_]) -> tuple[OpGraph, NDArray[
         measured_kinds=graph.measured_kinds, measured=graph.measured[kept],
         measured_transfer=graph.measured_transfer[columns], tick_seconds=graph.tick_seconds,
     )  # fmt: skip
-    return cut, kept
+    return part, kept
 
 
 def first_devices(cluster: Cluster, count: int) -> Cluster:
@@ -279,17 +290,11 @@ def first_devices(cluster: Cluster, count: int) -> Cluster:
 
 
 def _placed(graph: OpGraph, cluster: Cluster) -> PlacementProblem:
-    from placeopt.instances.sources import load
-
     return load(graph, cluster, objective="period")
 
 
 def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> NDArray[np.int64]:
     """Partition a graph into a chain of stages by the period DP; return the device of every op."""
-    from placeopt.model.budget import Budget
-    from placeopt.solving.registry import make_solver
-    from placeopt.solving.run import run
-
     problem = _placed(graph, cluster)
     if cluster.num_devices == 1:
         # One stage: nothing to cut, and nothing to say about order.
@@ -322,25 +327,25 @@ def _replicable(cluster: Cluster, stages: int) -> bool:
     return True
 
 
-def _sync(plan: Plan, graph: OpGraph, cluster: Cluster) -> float:
+def _sync(cut: Cut, graph: OpGraph, cluster: Cluster) -> float:
     """Seconds per step to sum gradients: a ring all-reduce per stage over its slowest link, after the last backward.
 
     The copies of a stage are on its device of every replica; for X, on the two devices that hold it. Tensor-parallel
     weights have one copy per replica.
     """
-    copies = [[stage + turn * plan.stages for turn in range(cluster.num_devices // plan.stages)]
-              for stage in range(plan.stages)]  # fmt: skip
-    if plan.shape == "X":
+    copies = [[stage + turn * cut.stages for turn in range(cluster.num_devices // cut.stages)]
+              for stage in range(cut.stages)]  # fmt: skip
+    if cut.shape == "X":
         copies = [places + copies[-1 - stage] for stage, places in enumerate(copies)]
     gradients = np.array([name.rpartition("/")[2].startswith("wgrad") for name in graph.op_names])
     worst = 0.0
     for stage, places in enumerate(copies):
         if len(places) < 2:
             continue
-        size = int(graph.resident[gradients & (plan.device == stage)].sum())
-        spread = int(graph.resident[gradients & (plan.device == ALL)].sum())
+        size = int(graph.resident[gradients & (cut.device == stage)].sum())
+        spread = int(graph.resident[gradients & (cut.device == ALL)].sum())
         links = [cluster.links[cluster.link_class[a, b]] for a in places for b in places if a != b]
         slowest = min(links, key=lambda link: link.bandwidth)
-        share = (size + spread // plan.stages) / len(places)
+        share = (size + spread // cut.stages) / len(places)
         worst = max(worst, 2 * (len(places) - 1) * (slowest.latency + share / slowest.bandwidth))
     return worst

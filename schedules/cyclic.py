@@ -38,8 +38,8 @@ import networkx as nx
 import numpy as np
 from ortools.sat.python import cp_model
 
+from placeopt.model.interruptible import solve_interruptibly
 from placeopt.schedules.bounds import freed_while_running
-from placeopt.schedules.memory_limits import ancestors
 from placeopt.schedules.solution import Repetend
 
 if TYPE_CHECKING:
@@ -211,11 +211,11 @@ class CyclicModel:
     ) -> tuple[str, Repetend | None]:
         """Return ("feasible" | "optimal" | "infeasible" | "unknown", pattern or None)."""
         solver = cp_model.CpSolver()
-        solver.parameters.max_time_in_seconds = max(0.01, seconds)
+        solver.parameters.max_time_in_seconds = max(0.01, min(1e6, seconds))
         solver.parameters.num_workers = num_workers
         solver.parameters.random_seed = seed
         solver.parameters.stop_after_first_solution = first_only
-        status = solver.solve(self.model)
+        status = solve_interruptibly(solver, self.model)
         if status == cp_model.INFEASIBLE:
             return "infeasible", None
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -228,7 +228,7 @@ class CyclicModel:
 
 def entries(problem: PipelineProblem) -> list[int]:
     """Blocks b such that every predecessor of a descendant of b is b or another descendant."""
-    before = ancestors(problem)
+    before = problem.ancestors
     return [
         b
         for b in range(problem.num_blocks)

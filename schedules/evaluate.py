@@ -3,6 +3,11 @@
 An instance is a (micro-batch, block) pair with the flat index micro_batch * num_blocks + block. Since no
 device runs two blocks at once and memory changes only when a block starts, the *order* of the starts on each
 device decides its peak memory; moving starts without changing an order never changes it.
+
+References
+----------
+.. [1] R. L. Graham, "Bounds for certain multiprocessing anomalies", Bell System Technical Journal 45(9), 1966 (list
+   scheduling).
 """
 
 from __future__ import annotations
@@ -79,6 +84,17 @@ def _compact(arrays: PipelineArrays, order: NDArray[np.int64], num_devices: int)
     return start
 
 
+class Dispatch(NamedTuple):
+    """What list scheduling keeps of instances (flat index) and devices."""
+
+    start: NDArray[np.int64]  # -1 until it starts
+    waiting: NDArray[np.int64]  # predecessors that have not started
+    release: NDArray[np.int64]  # when the last predecessor delivers
+    ready: NDArray[np.int64]  # instances that wait for no predecessor, in no order; the first `num_ready` count
+    free: NDArray[np.int64]  # when each device is free
+    held: NDArray[np.int64]  # memory that each device holds
+
+
 @njit(cache=True, nogil=True)
 def _dispatch(
     arrays: PipelineArrays, rank: NDArray[np.int64], num_micro_batches: int, num_devices: int
@@ -89,69 +105,86 @@ def _dispatch(
     """
     b = len(arrays.span)
     total = b * num_micro_batches
-    start = np.full(total, -1, dtype=np.int64)
-    waiting = np.empty(total, dtype=np.int64)
-    release = np.zeros(total, dtype=np.int64)
-    free = np.zeros(num_devices, dtype=np.int64)
-    held = np.zeros(num_devices, dtype=np.int64)
-    ready = np.empty(total, dtype=np.int64)
+    state = Dispatch(
+        np.full(total, -1, dtype=np.int64),
+        np.empty(total, dtype=np.int64),
+        np.zeros(total, dtype=np.int64),
+        np.empty(total, dtype=np.int64),
+        np.zeros(num_devices, dtype=np.int64),
+        np.zeros(num_devices, dtype=np.int64),
+    )
     num_ready = 0
     for instance in range(total):
-        waiting[instance] = arrays.pred_ptr[instance % b + 1] - arrays.pred_ptr[instance % b]
-        if waiting[instance] == 0:
-            ready[num_ready] = instance
+        state.waiting[instance] = arrays.pred_ptr[instance % b + 1] - arrays.pred_ptr[instance % b]
+        if state.waiting[instance] == 0:
+            state.ready[num_ready] = instance
             num_ready += 1
     now = np.int64(0)
     done = np.int64(0)
     while done < total:
         # Start the best instance that can start now; one at a time, since each changes what others may do.
-        best = -1
-        wake = np.int64(2**62)
-        for position in range(num_ready):
-            instance = ready[position]
-            block = instance % b
-            at = release[instance]
-            fits = True
-            for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
-                d = arrays.device[e]
-                at = max(at, free[d])
-                if held[d] + arrays.memory[block, d] > arrays.capacity[d] and arrays.memory[block, d] > 0:
-                    fits = False
-            if not fits:
-                continue
-            if at <= now:
-                if best < 0 or rank[instance] < rank[ready[best]]:
-                    best = position
-            else:
-                wake = min(wake, at)
-        if best < 0:
-            if wake == 2**62:
-                return start, done
+        best, wake = _best_ready(arrays, state, rank, num_ready, now)
+        if best >= 0:
+            instance = state.ready[best]
+            num_ready -= 1
+            state.ready[best] = state.ready[num_ready]
+            num_ready = _begin(arrays, state, instance, now, num_ready)
+            done += 1
+        elif wake < NEVER:
             now = wake
-            continue
-        instance = ready[best]
+        else:
+            break
+    return state.start, done
+
+
+@njit(cache=True, nogil=True)
+def _best_ready(
+    arrays: PipelineArrays, state: Dispatch, rank: NDArray[np.int64], num_ready: int, now: int
+) -> tuple[int, np.int64]:
+    """Return the position of the ready instance of smallest rank that can start now, or -1, and when another can."""
+    b = len(arrays.span)
+    best, wake = -1, NEVER
+    for position in range(num_ready):
+        instance = state.ready[position]
         block = instance % b
-        num_ready -= 1
-        ready[best] = ready[num_ready]
-        start[instance] = now
-        done += 1
-        end = now + arrays.span[block]
+        at = state.release[instance]
+        fits = True
         for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
-            free[arrays.device[e]] = end
-            held[arrays.device[e]] += arrays.memory[block, arrays.device[e]]
-        base = instance - block
-        for e in range(arrays.succ_ptr[block], arrays.succ_ptr[block + 1]):
-            after = arrays.succ[e]
-            waiting[base + after] -= 1
-            if waiting[base + after] == 0:
-                earliest = np.int64(0)
-                for f in range(arrays.pred_ptr[after], arrays.pred_ptr[after + 1]):
-                    before = arrays.pred[f]
-                    earliest = max(earliest, start[base + before] + arrays.span[before] + arrays.lag[f])
-                release[base + after] = earliest
-                ready[num_ready] = base + after
-                num_ready += 1
-    return start, done
+            d = arrays.device[e]
+            at = max(at, state.free[d])
+            need = arrays.memory[block, d]
+            if need > 0 and state.held[d] + need > arrays.capacity[d]:
+                fits = False
+        if fits and at > now:
+            wake = min(wake, at)
+        elif fits and (best < 0 or rank[instance] < rank[state.ready[best]]):
+            best = position
+    return best, wake
+
+
+@njit(cache=True, nogil=True)
+def _begin(arrays: PipelineArrays, state: Dispatch, instance: int, now: int, num_ready: int) -> int:
+    """Start an instance: take its devices and memory, release its successors; return how many are ready."""
+    block = instance % len(arrays.span)
+    base = instance - block
+    state.start[instance] = now
+    for e in range(arrays.device_ptr[block], arrays.device_ptr[block + 1]):
+        d = arrays.device[e]
+        state.free[d] = now + arrays.span[block]
+        state.held[d] += arrays.memory[block, d]
+    for e in range(arrays.succ_ptr[block], arrays.succ_ptr[block + 1]):
+        after = arrays.succ[e]
+        state.waiting[base + after] -= 1
+        if state.waiting[base + after] > 0:
+            continue
+        earliest = np.int64(0)
+        for f in range(arrays.pred_ptr[after], arrays.pred_ptr[after + 1]):
+            before = arrays.pred[f]
+            earliest = max(earliest, state.start[base + before] + arrays.span[before] + arrays.lag[f])
+        state.release[base + after] = earliest
+        state.ready[num_ready] = base + after
+        num_ready += 1
+    return num_ready
 
 
 def compact(problem: PipelineProblem, start: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,10 +1,13 @@
 """Joint choice for a model and a cluster: stages x shape x micro-batch size x recomputation.
 
-Every candidate is cut by the exact period DP (`placeopt.schedules.cuts`), turned into a pipeline problem under the
+Every candidate is cut by the period DP (`placeopt.schedules.cuts`), turned into a pipeline problem under the
 memory that the weights leave, and scheduled by `repetend` and whichever known schedules fit it; its value is the time
 of one step over the whole batch, gradients of replicas summed. Candidates are taken in the order of a lower bound on
-that time and given up as soon as the bound passes the second best step found, so that the runner-up is one, and what
-is left out is proved to be no better than it on this cut and cost model.
+that time and given up as soon as the bound passes the second best step found, so that the runner-up is one.
+
+Two bounds are told apart. That of a candidate holds for its cut, and the cut is the best that the DP found in its time:
+another may be better. The bound of the choice holds for every cut, shape, number of stages and replicas, recomputation
+and schedule of the micro-batch sizes that were tried: all the work of a step, shared equally by all devices.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from placeopt.instances.clusters import make_cluster
+from placeopt.instances.sources import load, load_graph
+from placeopt.instances.training import training_graph
 from placeopt.model.cluster import Cluster
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, Refused
 from placeopt.schedules.bounds import best_bound, makespan_bound
-from placeopt.schedules.cuts import SHAPES, Plan, make_plan
-from placeopt.schedules.from_model import join_passes
+from placeopt.schedules.cuts import SHAPES, Cut, cut_model
+from placeopt.schedules.from_model import join_passes, least_work
 from placeopt.schedules.solve import schedule_result
 
 if TYPE_CHECKING:
@@ -31,6 +37,49 @@ KNOWN = ("1f1b", "gpipe", "chimera", "hanayo")
 """Schedules that are tried beside `repetend` where they fit the shape."""
 
 
+@dataclass(frozen=True)
+class JointOptions:
+    """What to choose from, and how long.
+
+    Attributes
+    ----------
+    batch : samples per step.
+    mode : "train", or "infer" for forward passes only.
+    micro_batches : sizes to try, in samples.
+    stages : numbers of stages to try; every divisor of the number of devices by default. Shapes other than V are tried
+        with at most 4 replicas.
+    solvers : what schedules a candidate; the shortest step wins, the first of equals. Those made for other shapes are
+        passed over.
+    memory : bytes per device instead of the cluster's.
+    seconds, dp_seconds : time limits of one schedule and one cut.
+    """
+
+    batch: int = 64
+    mode: str = "train"
+    micro_batches: Sequence[int] = (1, 2, 4)
+    shapes: Sequence[str] = SHAPES
+    stages: Sequence[int] | None = None
+    recompute: Sequence[bool] = (False, True)
+    solvers: Sequence[str] = ("repetend", *KNOWN)
+    memory: int | None = None
+    seconds: float = 10.0
+    dp_seconds: float = 5.0
+    num_workers: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or not self.micro_batches or min(self.micro_batches) < 1:
+            raise InputError(f"batch, micro_batches: expected at least 1, received {self.batch} and "
+                             f"{list(self.micro_batches)}")  # fmt: skip
+        if self.mode not in ("train", "infer"):
+            raise InputError(f"mode: expected train or infer, received '{self.mode}'")
+        if not self.solvers:
+            raise InputError("solvers: expected at least one, received none")
+        for name in self.shapes:
+            if name not in SHAPES:
+                raise InputError(f"shapes: expected some of {', '.join(SHAPES)}, received '{name}'")
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
     """One candidate and what came of it.
@@ -39,7 +88,8 @@ class Choice:
     ----------
     samples : samples per micro-batch of the pipeline problem (two model micro-batches for shape X).
     replicas : pipelines that work side by side.
-    step_bound, step : seconds of one step over the batch: proven lower bound, and reached (None if not scheduled).
+    step : seconds of one step over the batch that was reached, None if not scheduled.
+    cut_bound : seconds; no schedule of this cut has a shorter step.
     sync : seconds of `step` that the sum of the gradients takes.
     reason : why it has no step time.
     """
@@ -50,7 +100,7 @@ class Choice:
     recompute: bool
     replicas: int = 1
     samples: int = 0
-    step_bound: float = 0.0
+    cut_bound: float = 0.0
     step: float | None = None
     sync: float = 0.0
     reason: str = ""
@@ -80,9 +130,9 @@ class Choice:
             "replicas": self.replicas,
             "micro_batch": self.micro_batch,
             "recompute": self.recompute,
-            "solver": self.schedule.solver if self.schedule else None,
+            "solver": self.result.solver if self.result else None,
             "step_seconds": self.step,
-            "step_bound_seconds": self.step_bound or None,
+            "cut_bound_seconds": self.cut_bound or None,
             "sync_seconds": self.sync,
             "reason": self.reason,
         }
@@ -94,7 +144,9 @@ class JointResult:
 
     Attributes
     ----------
-    step_bound : seconds; no candidate's step is proved to be shorter than this.
+    step_bound : seconds; no cut, shape, number of stages and replicas, recomputation or schedule of the micro-batch sizes
+        tried has a shorter step.
+    cut_bound : seconds; no schedule of the cuts that were tried has a shorter step. Other cuts may.
     """
 
     best: Choice
@@ -103,6 +155,7 @@ class JointResult:
     candidates: tuple[Choice, ...]
     batch: int
     step_bound: float
+    cut_bound: float
 
     @property
     def throughput(self) -> float:
@@ -111,27 +164,36 @@ class JointResult:
 
     @property
     def gap(self) -> float:
-        """Share of the best step that a better schedule of some candidate could still save."""
-        return max(0.0, 1 - self.step_bound / self.best.step) if self.best.step else 1.0
+        """Share of the best step that any other choice could save at most."""
+        return 1 - self.step_bound / self.best.step if self.best.step else 1.0
+
+    @property
+    def gap_of_cuts(self) -> float:
+        """Share of the best step that a better schedule of the cuts that were tried could save at most."""
+        return 1 - self.cut_bound / self.best.step if self.best.step else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `placeopt schedule --joint` prints."""
+        return {
+            "best": self.best.to_json(),
+            "runner_up": None if self.runner_up is None else self.runner_up.to_json(),
+            "why": self.why,
+            "batch": self.batch,
+            "throughput": self.throughput,
+            "step_bound_seconds": self.step_bound,
+            "gap": self.gap,
+            "cut_bound_seconds": self.cut_bound,
+            "gap_of_cuts": self.gap_of_cuts,
+            "candidates": [choice.to_json() for choice in self.candidates],
+        }
+
+
+Cuts = dict[tuple[str, int, int], Any]
+"""(shape, stages, micro-batch size) -> Cut or the InputError in its place; ("graph", 0, size) -> OpGraph."""
 
 
 def choose_pipeline(
-    model: Any,
-    cluster: Any,
-    *,
-    batch: int = 64,
-    mode: str = "train",
-    micro_batches: Sequence[int] = (1, 2, 4),
-    shapes: Sequence[str] = SHAPES,
-    stages: Sequence[int] | None = None,
-    recompute: Sequence[bool] = (False, True),
-    solvers: Sequence[str] = ("repetend", *KNOWN),
-    memory: int | None = None,
-    seconds: float = 10.0,
-    dp_seconds: float = 5.0,
-    num_workers: int = 2,
-    seed: int = 0,
-    cuts: Cuts | None = None,
+    model: Any, cluster: Any, options: JointOptions | None = None, *, cuts: Cuts | None = None, **settings: Any
 ) -> JointResult:
     """Search stages x shape x micro-batch size x recomputation for the best throughput under memory.
 
@@ -139,15 +201,7 @@ def choose_pipeline(
     ----------
     model : a `gen:` source that takes `batch=`, or a function from the micro-batch size to a graph; any other source
         of `placeopt.load` is one micro-batch as it is, and one sample. The backward graph is derived if it is missing.
-    batch : samples per step.
-    mode : "train", or "infer" for forward passes only.
-    micro_batches : sizes to try, in samples.
-    stages : numbers of stages to try; every divisor of the number of devices by default. Shapes other than V are tried
-        with at most 4 replicas.
-    solvers : what schedules a candidate; the shortest step wins, the first of equals. Those made for other shapes are
-        passed over.
-    memory : bytes per device instead of the cluster's.
-    seconds, dp_seconds : time limits of one schedule and one cut.
+    settings : fields of `JointOptions`, such as `batch=64`.
     cuts : an empty dictionary to share between calls that differ in schedules only (same model, cluster, memory and
         mode): each cut is made once.
 
@@ -156,46 +210,25 @@ def choose_pipeline(
     InputError
         If an option is not understood, or no candidate fits; with the reason of the first.
     """
-    from placeopt.instances.clusters import make_cluster
-
+    try:
+        chosen = replace(options or JointOptions(), **settings)
+    except TypeError as error:
+        raise InputError(f"choose_pipeline: {error}; options: {', '.join(JointOptions.__dataclass_fields__)}") from error
     devices = cluster if isinstance(cluster, Cluster) else make_cluster(cluster)
-    if memory is not None:
-        devices = replace(devices, devices=tuple(replace(x, memory=memory) for x in devices.devices))
-    _check(batch, mode, micro_batches, shapes, solvers)
-    search = _Search(devices, batch, mode, tuple(recompute) if mode == "train" else (False,), tuple(solvers),
-                     seconds, dp_seconds, num_workers, seed, {} if cuts is None else cuts)  # fmt: skip
+    if chosen.memory is not None:
+        devices = replace(devices, devices=tuple(replace(x, memory=chosen.memory) for x in devices.devices))
+    search = _Search(model, devices, chosen, {} if cuts is None else cuts)
     d = devices.num_devices
-    counts = [s for s in range(1, d + 1) if d % s == 0] if stages is None else list(stages)
-    sizes = list(micro_batches) if callable(model) or str(model).startswith("gen:") else [1]
-    for size in sizes:
-        graph = search.graph(model, size)
-        for shape in shapes:
+    counts = [s for s in range(1, d + 1) if d % s == 0] if chosen.stages is None else list(chosen.stages)
+    for size in chosen.micro_batches if callable(model) or str(model).startswith("gen:") else [1]:
+        for shape in chosen.shapes:
             for count in counts if shape == "V" else [s for s in counts if s > 1 and 4 * s >= d]:
-                search.add(shape, count, size, graph)
+                search.add(shape, count, size)
     return search.run()
-
-
-def _check(batch: int, mode: str, sizes: Sequence[int], shapes: Sequence[str], solvers: Sequence[str]) -> None:
-    if batch < 1 or not sizes or min(sizes) < 1:
-        raise InputError(f"batch, micro_batches: expected at least 1, received {batch} and {list(sizes)}")
-    if mode not in ("train", "infer"):
-        raise InputError(f"mode: expected train or infer, received '{mode}'")
-    if not solvers:
-        raise InputError("solvers: expected at least one, received none")
-    for name in shapes:
-        if name not in SHAPES:
-            raise InputError(f"shapes: expected some of {', '.join(SHAPES)}, received '{name}'")
-
-
-Cuts = dict[tuple[str, int, int], Any]
-"""(shape, stages, micro-batch size) -> Plan or the InputError in its place; ("graph", 0, size) -> OpGraph."""
 
 
 def _graph(model: Any, size: int, mode: str) -> OpGraph:
     """Return the graph of one micro-batch of `size` samples, with the passes of every op joined."""
-    from placeopt.instances.sources import load_graph
-    from placeopt.instances.training import training_graph
-
     if callable(model):
         graph = model(size)
     elif str(model).startswith("gen:"):
@@ -211,73 +244,77 @@ def _graph(model: Any, size: int, mode: str) -> OpGraph:
 class _Search:
     """Collects candidates, then schedules them in the order of their bounds."""
 
-    def __init__(
-        self, cluster: Cluster, batch: int, mode: str, recompute: tuple[bool, ...], solvers: tuple[str, ...],
-        seconds: float, dp_seconds: float, num_workers: int, seed: int, cuts: Cuts,
-    ) -> None:  # fmt: skip
-        self.cluster, self.batch, self.mode, self.recompute, self.solvers = cluster, batch, mode, recompute, solvers
-        self.seconds, self.dp_seconds, self.num_workers, self.seed = seconds, dp_seconds, num_workers, seed
-        self.cuts = cuts
+    def __init__(self, model: Any, cluster: Cluster, options: JointOptions, cuts: Cuts) -> None:
+        self.model, self.cluster, self.options, self.cuts = model, cluster, options, cuts
         self.waiting: list[Choice] = []
         self.finished: list[Choice] = []
+        self.work: dict[int, float] = {}  # micro-batch size -> seconds of a step that all devices work at least
 
-    def graph(self, model: Any, size: int) -> OpGraph:
+    def graph(self, size: int) -> OpGraph:
         """Return the graph of a micro-batch of `size` samples."""
         key = ("graph", 0, size)
         if key not in self.cuts:
-            self.cuts[key] = _graph(model, size, self.mode)
+            self.cuts[key] = _graph(self.model, size, self.options.mode)
         return self.cuts[key]  # type: ignore[no-any-return]
 
-    def plan(self, shape: str, stages: int, size: int, graph: OpGraph) -> Plan:
+    def cut(self, shape: str, stages: int, size: int) -> Cut:
         """Return the cut, or raise why there is none."""
         key = (shape, stages, size)
         if key not in self.cuts:
             try:
-                self.cuts[key] = make_plan(shape, stages, graph, self.cluster, self.mode, self.dp_seconds)
+                self.cuts[key] = cut_model(shape, stages, self.graph(size), self.cluster, self.options.mode,
+                                           self.options.dp_seconds)  # fmt: skip
             except InputError as error:
                 self.cuts[key] = error
         if isinstance(self.cuts[key], InputError):
             raise self.cuts[key]
         return self.cuts[key]  # type: ignore[no-any-return]
 
-    def add(self, shape: str, stages: int, size: int, graph: OpGraph) -> None:
+    def add(self, shape: str, stages: int, size: int) -> None:
         """Cut the graph for one shape; a candidate with and one without recomputation comes of it."""
-        choices = [Choice(shape, stages, size, again, max(1, self.cluster.num_devices // max(1, stages)))
-                   for again in self.recompute]  # fmt: skip
+        if size not in self.work:
+            self.work[size] = self._work(size)
+        again = tuple(self.options.recompute) if self.options.mode == "train" else (False,)
+        replicas = max(1, self.cluster.num_devices // max(1, stages))
+        choices = [Choice(shape, stages, size, recompute, replicas) for recompute in again]
         samples = size * (2 if shape == "X" else 1)
-        replicas = choices[0].replicas
-        if self.batch % (samples * replicas):
-            reason = f"the batch of {self.batch} is no multiple of {samples * replicas} samples"
+        if self.options.batch % (samples * replicas):
+            reason = f"the batch of {self.options.batch} is no multiple of {samples * replicas} samples"
             self.finished.append(replace(choices[0], reason=reason))
             return
         try:
-            plan = self.plan(shape, stages, size, graph)
+            cut = self.cut(shape, stages, size)
         except InputError as error:
             self.finished.append(replace(choices[0], reason=str(error)))
             return
         for choice in choices:
-            self._prepare(replace(choice, samples=samples, sync=plan.sync), plan)
+            self._prepare(replace(choice, samples=samples, sync=cut.sync), cut)
 
-    def _prepare(self, choice: Choice, plan: Plan) -> None:
+    def _work(self, size: int) -> float:
+        """Seconds that a step takes at least, however the model is cut and scheduled."""
+        placed = load(self.graph(size), self.cluster, objective="period")
+        ticks = least_work(placed, self.options.mode) * self.options.batch / size / self.cluster.num_devices
+        return float(ticks) * placed.tick_seconds
+
+    def _prepare(self, choice: Choice, cut: Cut) -> None:
         """Build the problem and the bound on a step, or say why there is none."""
-        count = self.batch // (choice.samples * choice.replicas)
+        count = self.options.batch // (choice.samples * choice.replicas)
         try:
-            problem = plan.problem(mode=self.mode, recompute=choice.recompute).replace(micro_batches=count)
+            problem = cut.problem(mode=self.options.mode, recompute=choice.recompute).replace(micro_batches=count)
         except InputError as error:
             self.finished.append(replace(choice, reason=str(error)))
             return
-        ticks = makespan_bound(problem, count)
-        bound = ticks * problem.tick_seconds + choice.sync
-        self.waiting.append(replace(choice, problem=problem, step_bound=bound))
+        bound = makespan_bound(problem, count) * problem.tick_seconds + choice.sync
+        self.waiting.append(replace(choice, problem=problem, cut_bound=bound))
 
     def run(self) -> JointResult:
         """Schedule what may still win or come second."""
         done: list[Choice] = []
         skipped: list[Choice] = []
-        for choice in sorted(self.waiting, key=lambda choice: choice.step_bound):
+        for choice in sorted(self.waiting, key=lambda choice: choice.cut_bound):
             steps = sorted(other.step for other in done if other.step is not None)
-            if len(steps) > 1 and choice.step_bound >= steps[1]:
-                reason = f"its bound of {1e3 * choice.step_bound:.4g} ms per step loses already"
+            if len(steps) > 1 and choice.cut_bound >= steps[1]:
+                reason = f"no schedule of its cut takes less than {1e3 * choice.cut_bound:.4g} ms per step: it has lost"
                 skipped.append(replace(choice, reason=reason))
                 continue
             tried = self._schedule(choice)
@@ -287,9 +324,10 @@ class _Search:
             raise InputError(f"no pipeline of this model fits: {why}")
         done.sort(key=lambda choice: choice.step or 0.0)
         best, runner_up = done[0], done[1] if len(done) > 1 else None
-        bound = min(choice.step_bound for choice in (*done, *skipped))
-        return JointResult(best, runner_up, _why(best, runner_up, self.finished), (*done, *skipped, *self.finished),
-                           self.batch, bound)  # fmt: skip
+        return JointResult(
+            best, runner_up, _why(best, runner_up, self.finished), (*done, *skipped, *self.finished), self.options.batch,
+            step_bound=min(self.work.values()), cut_bound=min(choice.cut_bound for choice in (*done, *skipped)),
+        )  # fmt: skip
 
     def _schedule(self, choice: Choice) -> Choice:
         """Schedule one candidate with every solver that fits it, until one reaches the bound."""
@@ -297,13 +335,17 @@ class _Search:
         best: Result[PipelineSchedule] | None = None
         reasons: list[str] = []
         goal = makespan_bound(choice.problem, choice.problem.micro_batches)
-        for name in self.solvers:
-            options: dict[str, Any] = {"num_workers": self.num_workers} if name in ("repetend", "time-optimal") else {}
+        for name in self.options.solvers:
+            settings: dict[str, Any] = {}
+            if name in ("repetend", "time-optimal"):
+                settings["num_workers"] = self.options.num_workers
             if name == "repetend":
-                options["latency_seconds"] = min(2.0, self.seconds / 5)
+                settings["latency_seconds"] = min(2.0, self.options.seconds / 5)
             try:
-                result = schedule_result(choice.problem, name, seconds=self.seconds, seed=self.seed, **options)
-            except InputError as error:
+                result = schedule_result(
+                    choice.problem, name, seconds=self.options.seconds, seed=self.options.seed, **settings
+                )
+            except Refused as error:
                 reasons.append(str(error))
                 continue
             if result.solution is None:

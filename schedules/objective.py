@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-import numpy as np
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import Finished, time_text
+from placeopt.schedules.bounds import period_bounds
+from placeopt.schedules.judge import makespan_of, makespan_of_pattern, pattern_violations, pipeline_violations
+from placeopt.schedules.memory_limits import memory_shortage
+from placeopt.schedules.solution import PipelineSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,11 +20,15 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.schedules.solution import PipelineSchedule
 
 
 class PipelinePeriod:
-    """Ticks between two micro-batches of the steady state (initiation interval); a Fraction where K > 1."""
+    """Ticks per micro-batch of the steady state (initiation interval); a Fraction where several share a pattern.
+
+    The value of a schedule is the period of the pattern that it repeats, judged as an infinite schedule of its own. A
+    schedule without a pattern repeats as a whole: its value is the longest time of a device from its first start to its
+    last end, per micro-batch. No average is taken for a period.
+    """
 
     name: ClassVar[str] = "period"
     kind: ClassVar[str] = "pipeline"
@@ -36,47 +44,77 @@ class PipelinePeriod:
         return ""
 
     def impossible(self, problem: PipelineProblem) -> str:
-        """Why no schedule can exist; the solvers prove memory infeasible."""
+        """Return "": that not one micro-batch fits into memory takes a search, which solvers and `bounds` make."""
         return ""
 
     def evaluate_batch(
         self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
-    ) -> NDArray[np.int64]:
+    ) -> NDArray[Any]:
         """Refuse: a pipeline schedule is no row of devices."""
         raise InputError(f"problem '{problem.name}' is a pipeline: its schedules are evaluated one by one")
 
     def value(
         self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None
     ) -> tuple[int, str]:
-        """Period per micro-batch of a schedule."""
-        violations = self.judge(problem, solution)
-        if violations:
-            raise InfeasiblePlacementError(violations[0])
-        return cast("int", solution.period), ""
+        """Period per micro-batch of a schedule, a Fraction where it is no whole number."""
+        finished = self.finish(problem, solution, queue)
+        if finished.value is None:
+            raise InfeasiblePlacementError(finished.violations[0])
+        return finished.value, ""
 
     def judge(self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None) -> list[str]:
-        """Violations of the schedule."""
-        from placeopt.schedules.validate import pipeline_violations
-
-        return pipeline_violations(problem, solution.start)
+        """Violations of the finite schedule, of its pattern, and of what joins them."""
+        if not isinstance(solution, PipelineSchedule):
+            raise InputError(f"expected a schedule of pipeline '{problem.name}', received {type(solution).__name__}")
+        if solution.problem.hash != problem.hash:
+            return [f"it is a schedule of another problem ('{solution.problem.name}')"]
+        if len(solution.start) != problem.micro_batches:
+            return [f"it has {len(solution.start)} micro-batches; '{problem.name}' has {problem.micro_batches}"]
+        pattern = solution.pattern
+        found = pipeline_violations(problem, solution.start)
+        found += pattern_violations(problem, pattern.period, pattern.start)
+        if found:
+            return found
+        total = makespan_of(problem, solution.start)
+        repeated = makespan_of_pattern(problem, pattern.period, pattern.start, problem.micro_batches)
+        if total > repeated:
+            found.append(f"it takes {total} ticks, longer than its pattern repeated ({repeated} ticks)")
+        if total < solution.makespan_bound:
+            found.append(f"it takes {total} ticks, below the bound of {solution.makespan_bound} that it claims")
+        if Fraction(pattern.period, len(pattern.start)) < solution.size_bound:
+            found.append(f"its period is below the bound of {solution.size_bound} ticks that it claims")
+        return found
 
     def finish(self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None) -> Finished:
-        """Value and judge a schedule."""
+        """Value and judge a schedule; the period is that of its pattern, which has been judged."""
         violations = self.judge(problem, solution)
-        return Finished(None if violations else cast("int", solution.period), "", tuple(violations))
+        if violations:
+            return Finished(None, "", tuple(violations))
+        return Finished(cast("int", _ticks(Fraction(solution.pattern.period, len(solution.pattern.start)))), "", ())
 
     def bounds(
         self, problem: PipelineProblem, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
     ) -> BoundReport:
-        """Prove lower bounds on the period per micro-batch, for every number of micro-batches per repetend."""
-        from placeopt.schedules.bounds import best_bound
-
-        value, method = best_bound(problem)
-        return BoundReport(cast("int", value), method, {method: int(np.ceil(float(value)))})
+        """Prove lower bounds on the period per micro-batch that hold for every number of micro-batches per pattern."""
+        started = time.perf_counter()
+        found = period_bounds(problem)
+        for name in methods or ():
+            if name not in found:
+                raise InputError(f"bound '{name}' is not known for pipelines; known: {', '.join(found)}")
+        chosen = {name: value for name, value in found.items() if methods is None or name in methods}
+        best = max(chosen, key=lambda name: chosen[name])
+        shortage = memory_shortage(problem, seconds) if seconds > 0 and upper is None else ""
+        ticks = {name: cast("int", _ticks(value)) for name, value in chosen.items()}
+        return BoundReport(ticks[best], best, ticks, time.perf_counter() - started, shortage)
 
     def text(self, problem: PipelineProblem, value: float | None) -> str:
         """Return a period as a time."""
         return time_text(None if value is None else float(value) * problem.tick_seconds)
+
+
+def _ticks(value: Fraction) -> int | Fraction:
+    """Return a whole number of ticks as int."""
+    return int(value) if value.denominator == 1 else value
 
 
 PIPELINE_PERIOD = PipelinePeriod()

@@ -3,6 +3,10 @@
 Each period is decided by a dynamic program over the devices where these form a tree (`placeopt.schedules.device_tree`),
 by CP-SAT otherwise (`placeopt.schedules.cyclic`). Feasibility is monotone in the period, so the search climbs from a proven
 bound and bisects towards the best pattern found.
+
+References
+----------
+.. [1] B. R. Rau, "Iterative modulo scheduling: an algorithm for software pipelining loops", MICRO 1994.
 """
 
 from __future__ import annotations
@@ -15,14 +19,17 @@ import numpy as np
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import dispatch
-from placeopt.schedules.solution import Repetend
+from placeopt.schedules.incumbent import offer_pattern
+from placeopt.schedules.solution import Repetend, relaunch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from fractions import Fraction
 
     from numpy.typing import NDArray
 
     from placeopt.schedules.problem import PipelineProblem
+    from placeopt.schedules.solution import PipelineSchedule
     from placeopt.solving.tracker import Tracker
 
 FIRST_ROUND_SECONDS = 2.0
@@ -42,14 +49,13 @@ class PeriodSearch:
     """
 
     def __init__(
-        self, problem: PipelineProblem, size: int, num_workers: int, seed: int, tracker: Tracker[Repetend], share: float = 1
+        self, problem: PipelineProblem, size: int, num_workers: int, tracker: Tracker[PipelineSchedule], share: float = 1
     ) -> None:
-        self.problem, self.size, self.num_workers, self.seed = problem, size, num_workers, seed
+        self.problem, self.size, self.num_workers = problem, size, num_workers
         self.tracker = tracker
         self._end = tracker.elapsed + share * tracker.seconds_left
         self.tree = DeviceTree(problem, size)
-        bound, self.bound_method = best_bound(problem)
-        self.low = ceil(bound * size)
+        self.low = ceil(best_bound(problem)[0] * size)
         self.pattern: Repetend | None = None
         self._step: int | None = None  # how far to climb from the bound while the device tree decides
 
@@ -63,16 +69,17 @@ class PeriodSearch:
         """Seconds left of this search's share of the time."""
         return max(0.0, min(self.tracker.seconds_left, self._end - self.tracker.elapsed))
 
-    def run(self, smaller: Repetend | None = None) -> None:
+    def run(self, known: Iterable[Repetend] = ()) -> None:
         """Try the lower bound first, then bisect between bound and pattern until they meet or time is up.
 
         A period that takes too long to decide is left for a later round with more time: the pattern gets good
-        early, and the rest of the time goes into the proof. `smaller` is the best pattern of fewer micro-batches; repeated
-        as often as it takes, it is one of this size if that divides it.
+        early, and the rest of the time goes into the proof. `known` are patterns of this or fewer micro-batches; repeated
+        as often as it takes, one is a pattern of this size if its own divides it.
         """
         self._offer(greedy_pattern(self.problem, self.size))
-        if smaller is not None and self.size % smaller.size == 0:
-            self._offer(Repetend(smaller.period * (self.size // smaller.size), smaller.unroll(self.size)))
+        for other in known:
+            if self.size % other.size == 0:
+                self._offer(Repetend(other.period * (self.size // other.size), other.unroll(self.size)))
         first = min(FIRST_ROUND_SECONDS, FIRST_ROUND_SHARE * self.seconds_left)
         seconds, wanted = first, self.low
         while not self._done():
@@ -100,9 +107,9 @@ class PeriodSearch:
         return max(floor, self.pattern.period - 1 if gap * 50 < floor else floor + gap // 2)
 
     def _done(self) -> bool:
-        if self.seconds_left == 0 or self.tracker.evaluations_left == 0:
+        if self.pattern is not None and self.pattern.period <= self.low:
             return True
-        return self.pattern is not None and self.pattern.period <= self.low
+        return self.tracker.stop() or self.seconds_left == 0
 
     def _try(self, period: int, seconds: float, *, last: bool) -> bool:
         """Decide one period, or a shorter one, in about `seconds` (all that are left for the last one).
@@ -113,17 +120,16 @@ class PeriodSearch:
 
         self.tracker.count()
         period, answer = self._by_device_tree(period, seconds)
-        method = "cp-sat" if answer is None else "device tree"
         if answer is None:
             model = CyclicModel(self.problem, period, self.size)
             time = self.seconds_left if last else min(self.seconds_left, seconds)
-            status, pattern = model.solve(time, num_workers=self.num_workers, seed=self.seed)
+            status, pattern = model.solve(time, num_workers=self.num_workers, seed=self.tracker.seed)
             if status == "unknown":
                 return False
             answer = pattern is not None, pattern
         feasible, found = answer
         if not feasible:
-            self.low, self.bound_method = max(self.low, period + 1), f"{method} infeasible period"
+            self.low = max(self.low, period + 1)
         if found is not None:
             self._offer(tighten(self.problem, found))
         return True
@@ -140,6 +146,7 @@ class PeriodSearch:
     def _offer(self, pattern: Repetend | None) -> None:
         if pattern is not None and (self.pattern is None or pattern.period < self.pattern.period):
             self.pattern = pattern
+            offer_pattern(self.problem, self.tracker, pattern)
 
 
 def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
@@ -150,27 +157,13 @@ def greedy_pattern(problem: PipelineProblem, size: int) -> Repetend | None:
     rank = np.arange(size * problem.num_blocks).reshape(size, -1) // problem.num_blocks
     backward_first = np.array([kind == "F" for kind in problem.kind], dtype=np.int64) * size
     candidates = [dispatch(problem, rank), dispatch(problem, rank + backward_first[None, :]), _serial(problem, size)]
-    best: Repetend | None = None
-    for start in candidates:
-        if start is None:
-            continue
-        start = np.sort(start, axis=0)
-        reach = max(
-            int((start[:, list(here)] + problem.span[list(here)]).max() - start[:, list(here)].min())
-            for here in problem.on_device
-            if here
-        )
-        if best is None or reach < best.period:
-            best = Repetend(reach, start)
-    return best
+    found = [relaunch(problem, np.sort(start, axis=0)) for start in candidates if start is not None]
+    return min(found, key=lambda pattern: pattern.period, default=None)
 
 
 def _serial(problem: PipelineProblem, size: int) -> NDArray[np.int64] | None:
     """Return the schedule that runs one block at a time, newest ready block first, where that fits into memory."""
-    after: list[list[int]] = [[] for _ in range(problem.num_blocks)]
     waiting = np.diff(problem.pred_ptr)
-    for u, v, _ in problem.edges:
-        after[u].append(v)
     ready = np.flatnonzero(waiting == 0)[::-1].tolist()
     start, now = np.zeros(problem.num_blocks, dtype=np.int64), 0
     held = np.zeros(problem.num_devices, dtype=np.int64)
@@ -181,7 +174,7 @@ def _serial(problem: PipelineProblem, size: int) -> NDArray[np.int64] | None:
             return None
         start[v] = max([now, *(int(start[u] + problem.span[u]) + lag for u, lag in problem.predecessors_of(v))])
         now = int(start[v] + problem.span[v])
-        for successor in after[v]:
+        for successor in problem.successors[v]:
             waiting[successor] -= 1
             if waiting[successor] == 0:
                 ready.append(successor)

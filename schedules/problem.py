@@ -20,9 +20,9 @@ import numpy as np
 from placeopt.model.arrays import MAX_SUM, UNLIMITED, csr, frozen, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.graph import topological_order
+from placeopt.schedules.memory_flow import freed_too_early
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
@@ -159,8 +159,6 @@ class PipelineProblem:
 
     def _check_memory(self) -> None:
         """Refuse memory that grows without end, is freed too early, or cannot fit one block."""
-        from placeopt.schedules.memory_limits import freed_too_early
-
         left = self.memory.sum(axis=0)
         if left.any():
             at = int(np.flatnonzero(left)[0])
@@ -168,7 +166,7 @@ class PipelineProblem:
                 f"memory of device '{self.device_names[at]}' never returns to zero: one micro-batch leaves "
                 f"{left[at]:+d}; make the deltas of its blocks add up to 0"
             )
-        early = freed_too_early(self)
+        early = freed_too_early(self.memory, self.ancestors)
         if early is not None:
             block, at = early
             raise InputError(
@@ -217,6 +215,23 @@ class PipelineProblem:
         order = np.argsort(self.pred, kind="stable")
         return frozen(topological_order(self.num_blocks, self.pred[order], np.arange(len(self.pred) + 1),
                                         target[order], self.block_names))  # fmt: skip
+
+    @cached_property
+    def ancestors(self) -> tuple[set[int], ...]:
+        """Blocks that each block waits for, directly or not."""
+        found: list[set[int]] = [set() for _ in range(self.num_blocks)]
+        for v in self.topological_order.tolist():
+            for u, _ in self.predecessors_of(v):
+                found[v] |= found[u] | {u}
+        return tuple(found)
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """Blocks that wait for each block."""
+        found: list[list[int]] = [[] for _ in range(self.num_blocks)]
+        for u, v, _ in self.edges:
+            found[u].append(v)
+        return tuple(map(tuple, found))
 
     @cached_property
     def work(self) -> NDArray[np.int64]:
@@ -349,28 +364,3 @@ class PipelineProblem:
             memory = tuple(int(self.memory[i, d]) for d in devices)
             found.append(Block(name, self.kind[i], devices, int(self.span[i]), memory, after, int(self.stage[i])))
         return found
-
-
-def load_pipeline(source: str | os.PathLike[str], **options: Any) -> PipelineProblem:
-    """Read a pipeline problem from a shape's name, a block table, or a table file.
-
-    Parameters
-    ----------
-    source : `shape:NAME?devices=4&...` (see `placeopt.schedules.shapes`), or the path of a `.toml`, `.json`
-        or `.csv` block table (see `placeopt.schedules.table`).
-    options : what may also stand behind the `?`; an option given here wins. All sources take `memory` (capacity
-        of every device, or a sequence), `micro_batches` and `mode` ("train" or "infer").
-
-    Examples
-    --------
-    >>> load_pipeline("shape:V?devices=4&memory=3").work.tolist()
-    [4, 4, 4, 4]
-    """
-    text = str(source)
-    if text.startswith("shape:"):
-        from placeopt.schedules.shapes import shape_from_text
-
-        return shape_from_text(text, **options)
-    from placeopt.schedules.table import read_table
-
-    return read_table(text, **options)

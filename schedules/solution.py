@@ -1,4 +1,4 @@
-"""PipelineSchedule: a start for every block of every micro-batch, and what it is worth.
+"""PipelineSchedule: a start for every block of every micro-batch, and the pattern that repeats.
 
 Two definitions of the bubble are in use. `bubble_period` = 1 - (largest work of a device) / period is that of
 the steady state; `bubble_wall` of device d = 1 - work_d * n / makespan counts warm-up and cool-down, and
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,6 +38,11 @@ class Repetend:
 
     def __post_init__(self) -> None:
         start = np.asarray(self.start, dtype=np.int64)
+        if start.ndim != 2 or not start.size:
+            raise InputError(f"repetend: expected starts of shape (micro-batches, blocks), received {start.shape}")
+        if self.period < 1:
+            raise InputError(f"repetend: expected a period of at least 1 tick, received {self.period}")
+        object.__setattr__(self, "period", int(self.period))
         object.__setattr__(self, "start", frozen(start - start.min()))
 
     @property
@@ -47,12 +52,12 @@ class Repetend:
 
     @property
     def per_micro_batch(self) -> Fraction:
-        """Ticks between two micro-batches on average."""
+        """Ticks per micro-batch: K of them begin every `period` ticks."""
         return Fraction(self.period, self.size)
 
     @property
     def index(self) -> NDArray[np.int64]:
-        """Tessel's view: how many repetitions after its micro-batch began each block runs."""
+        """Tessel's index: how many repetitions after its micro-batch began each block runs."""
         return self.start // self.period
 
     def latency(self, span: NDArray[np.int64]) -> int:
@@ -67,33 +72,33 @@ class Repetend:
 
 @dataclass(frozen=True, eq=False)
 class PipelineSchedule:
-    """A finite schedule of n micro-batches; its value is always recomputed from `start`.
+    """A finite schedule of n micro-batches and the pattern that it repeats.
+
+    Its value is the period per micro-batch of that pattern, an exact fraction, which the judge takes from the pattern
+    and never from here (`placeopt.schedules.judge`).
 
     Attributes
     ----------
-    period : ticks between two micro-batches in the steady state.
-    period_bound : ticks; a proven lower bound on `period` (for repetends of this size, or for all).
-    period_status : "optimal", "feasible", or "unknown" where the schedule has no steady state.
-    repetend : the repeating pattern, where there is one.
+    repetend : the pattern; None where only the whole schedule repeats, once every device is done with it.
+    makespan_bound : ticks; no schedule of as many micro-batches is shorter. At least what the quick bounds prove.
+    size_bound : ticks per micro-batch; no pattern of as many micro-batches as this one's has a shorter period. 0 where
+        nothing is proved beyond the bounds that hold for all patterns.
     """
 
     problem: PipelineProblem
     start: NDArray[np.int64]  # (num_micro_batches, num_blocks) ticks
-    solver: str
-    period: Fraction
-    period_bound: Fraction
-    period_status: str = "feasible"
-    bound_method: str = "load"
     repetend: Repetend | None = None
-    runtime: float = 0.0
-    candidates: int = 0  # what was tried: index assignments (tessel), periods (repetend), models (time-optimal)
-    makespan_bound: int = 0  # ticks; proven lower bound on the makespan of this number of micro-batches
+    makespan_bound: int = 0
+    size_bound: Fraction = Fraction(0)
 
     def __post_init__(self) -> None:
         start = np.asarray(self.start)
         if start.ndim != 2 or start.shape[1] != self.problem.num_blocks or not len(start):
             raise InputError(f"start: expected shape (micro-batches, {self.problem.num_blocks}), received {start.shape}")
         object.__setattr__(self, "start", int_array(start, start.shape, "start"))
+        if self.repetend is not None and self.repetend.start.shape[1] != self.problem.num_blocks:
+            raise InputError(f"repetend: expected {self.problem.num_blocks} blocks, "
+                             f"received {self.repetend.start.shape[1]}")  # fmt: skip
         simple = makespan_bound(self.problem, len(start))
         object.__setattr__(self, "makespan_bound", max(self.makespan_bound, simple))
 
@@ -101,6 +106,21 @@ class PipelineSchedule:
     def micro_batches(self) -> int:
         """Number of micro-batches, n."""
         return int(self.start.shape[0])
+
+    @cached_property
+    def pattern(self) -> Repetend:
+        """What repeats: the repetend, or the whole schedule as a pattern of n micro-batches."""
+        return relaunch(self.problem, self.start) if self.repetend is None else self.repetend
+
+    @property
+    def period(self) -> Fraction:
+        """Ticks per micro-batch in the steady state."""
+        return self.pattern.per_micro_batch
+
+    @property
+    def period_status(self) -> str:
+        """What is proved of the period among patterns of its own size: "optimal for K = 1", or "feasible"."""
+        return f"optimal for K = {self.pattern.size}" if self.period == self.size_bound else "feasible"
 
     @cached_property
     def makespan(self) -> int:
@@ -131,12 +151,8 @@ class PipelineSchedule:
     @property
     def idle_ticks(self) -> list[int]:
         """Idle ticks of each device between its first start and its last end."""
-        idle = []
-        for d, blocks in enumerate(self.problem.on_device):
-            mine = self.start[:, list(blocks)]
-            reach = int((mine + self.problem.span[list(blocks)]).max() - mine.min()) if blocks else 0
-            idle.append(reach - int(self.problem.work[d]) * self.micro_batches)
-        return idle
+        reach = device_reach(self.problem, self.start)
+        return [ticks - int(work) * self.micro_batches for ticks, work in zip(reach, self.problem.work, strict=True)]
 
     @property
     def throughput(self) -> float:
@@ -154,45 +170,18 @@ class PipelineSchedule:
         ]
         return [(j, i) for _, j, i in sorted(found)]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object of the `schedule` command."""
-        return {
-            "problem": self.problem.name,
-            "solver": self.solver,
-            "objective": "period",
-            "period": plain(self.period),
-            "period_bound": plain(self.period_bound),
-            "period_status": self.period_status,
-            "bound_method": self.bound_method,
-            "makespan": self.makespan,
-            "makespan_bound": self.makespan_bound,
-            "micro_batches": self.micro_batches,
-            "peak_memory": self.peak_memory,
-            "bubble_period": self.bubble_period,
-            "bubble_wall": self.bubble_wall,
-            "bubble_span": self.bubble_span,
-            "throughput": self.throughput,
-            "seconds": float(self.period) * self.problem.tick_seconds,
-            "repetend_size": self.repetend.size if self.repetend else None,
-            "latency": self.repetend.latency(self.problem.span) if self.repetend else None,
-            "candidates": self.candidates,
-            "runtime": self.runtime,
-        }
 
+def relaunch(problem: PipelineProblem, start: NDArray[np.int64]) -> Repetend:
+    """Return a finite schedule as a pattern of all its micro-batches.
 
-def plain(value: Fraction) -> int | float:
-    """Return a whole number of ticks as int, anything else as float."""
-    return int(value) if value.denominator == 1 else float(value)
-
-
-def relaunch_period(problem: PipelineProblem, start: NDArray[np.int64]) -> Fraction:
-    """Period of a finite schedule that is repeated as it is, as early as every device is done with it.
-
-    Per micro-batch: the largest span of a device between its first start and last end, over n.
+    It begins again as soon as every device is done with it; memory is back to zero by then.
     """
-    reach = max(
-        int((start[:, list(blocks)] + problem.span[list(blocks)]).max() - start[:, list(blocks)].min())
-        for blocks in problem.on_device
-        if blocks
-    )
-    return Fraction(reach, start.shape[0])
+    return Repetend(max(device_reach(problem, start)), start)
+
+
+def device_reach(problem: PipelineProblem, start: NDArray[np.int64]) -> list[int]:
+    """Return the ticks of each device from its first start to its last end, 0 for an unused one."""
+    return [
+        int((start[:, here] + problem.span[here]).max() - start[:, here].min()) if here else 0
+        for here in map(list, problem.on_device)
+    ]

@@ -2,101 +2,81 @@
 
 The direct formulation: an interval for every instance, no two at once on a device, precedences with lags, memory
 as a reservoir per device, and identical micro-batches in a fixed order. It is exact, and grows with n where a
-repetend does not: that is what Tessel measured and what the study of this project repeats.
+repetend does not: that is what Tessel [1]_ measured and what the study of this project repeats.
+
+Such a schedule has no pattern but itself: it repeats as a whole, and its value is the period of that, per micro-batch.
+What is proved of its makespan is another number (`makespan_bound` of the schedule, and the message of the result).
+
+References
+----------
+.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+   2024 (the time-optimal problem).
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.errors import InputError
-from placeopt.schedules.bounds import best_bound, makespan_bound
+from placeopt.model.interruptible import solve_interruptibly
+from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.completion import justify
 from placeopt.schedules.evaluate import compact, dispatch, makespan
-from placeopt.schedules.memory_limits import require_feasible_memory
+from placeopt.schedules.incumbent import offer_schedule, prove_first
 from placeopt.schedules.period_search import greedy_pattern
-from placeopt.schedules.solution import PipelineSchedule, relaunch_period
-from placeopt.schedules.solve import finish_pipeline, warm_up
-from placeopt.solving.tracker import Tracker
+from placeopt.schedules.solution import PipelineSchedule
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.budget import Budget
-    from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
+
+EXACT_FLOAT = 2.0**53
+"""Below it the bound of CP-SAT, a whole number of ticks given as a float, is exact."""
 
 
 @dataclass(frozen=True)
-class TimeOptimalSolver:
+class TimeOptimalSolver(SearchSolver):
     """Least makespan of n micro-batches; its period is that of repeating the whole schedule."""
 
     name: ClassVar[str] = "time-optimal"
 
-    num_workers: int = 2
+    num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
 
-    def __post_init__(self) -> None:
-        if self.num_workers < 1:
-            raise InputError(f"time-optimal option num_workers: expected at least 1, received {self.num_workers}")
-
-    def solve(
-        self,
-        problem: PipelineProblem,
-        budget: Budget,
-        *,
-        seed: int = 0,
-        initial: PipelineSchedule | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[PipelineSchedule]:
-        """Solve; `makespan_bound` of the schedule says what is proved."""
-        from ortools.sat.python import cp_model
-
-        warm_up()
-        tracker: Tracker[NDArray[np.int64]] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
-        require_feasible_memory(problem)
+    def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
+        """Minimise the makespan from a greedy schedule; a shorter one takes the place of the incumbent's."""
+        if not prove_first(problem, tracker):
+            return
         n = problem.micro_batches
-        best = _greedy(problem, n) if initial is None else initial.start
+        best = _greedy(problem, n) if tracker.solution is None else tracker.solution.start
         bound = makespan_bound(problem, n)
+        if best is not None:
+            _offer_shorter(tracker, PipelineSchedule(problem, best))
         if best is None or makespan(problem, best) > bound:
             horizon = n * int(problem.span.sum() + problem.lag.sum()) if best is None else makespan(problem, best)
-            model, start = _model(problem, n, horizon, bound)
-            if best is not None:
-                for variable, value in zip(start.ravel().tolist(), best.ravel().tolist(), strict=True):
-                    model.add_hint(variable, value)
-            solver = cp_model.CpSolver()
-            solver.parameters.num_workers = self.num_workers
-            solver.parameters.random_seed = seed
-            solver.parameters.max_time_in_seconds = max(0.01, min(1e6, tracker.seconds_left))
-            status = solver.solve(model)
-            tracker.count()
-            if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-                values = np.array([solver.value(v) for v in start.ravel().tolist()]).reshape(start.shape)
-                best = compact(problem, values)
-            bound = max(bound, int(np.ceil(solver.best_objective_bound - 1e-6)))
-        if best is None:
-            return finish_pipeline(tracker, None, message="no schedule found in time; allow more seconds")
-        period_bound, method = best_bound(problem)
-        period = max(period_bound, relaunch_period(problem, best))
-        total = makespan(problem, best)
-        schedule = PipelineSchedule(
-            problem=problem,
-            start=best,
-            solver=self.name,
-            period=period,
-            period_bound=period_bound,
-            period_status="optimal" if period <= period_bound else "feasible",
-            bound_method=method,
-            runtime=tracker.elapsed,
-            candidates=tracker.evaluations,
-            makespan_bound=min(bound, total),
-        )
-        proof = "proved optimal" if total <= bound else f"lower bound {bound}"
-        return finish_pipeline(tracker, schedule, message=f"makespan {total} of {n} micro-batches, {proof}")
+            model = _MakespanModel(problem, horizon, bound, best)
+            bound = max(bound, model.solve(tracker, self.num_workers))
+        found = tracker.solution
+        if found is None:
+            tracker.message = "no schedule found in time; allow more seconds"
+            return
+        tracker.solution = replace(found, makespan_bound=bound)
+        proof = "proved optimal" if found.makespan == bound else f"lower bound {bound}"
+        tracker.message = f"makespan {found.makespan} of {n} micro-batches, {proof}"
+
+
+def _offer_shorter(tracker: Tracker[PipelineSchedule], schedule: PipelineSchedule) -> None:
+    """Offer a schedule with the shorter period of its own and the incumbent's pattern."""
+    known = tracker.solution
+    if known is not None and schedule.makespan <= known.makespan and known.period <= schedule.period:
+        schedule = replace(schedule, repetend=known.pattern)
+    offer_schedule(tracker, schedule)
 
 
 def _greedy(problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64] | None:
@@ -111,46 +91,79 @@ def _greedy(problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64] |
     return min(good, key=lambda start: makespan(problem, start)) if good else None
 
 
-def _model(problem: PipelineProblem, n: int, horizon: int, bound: int) -> tuple[Any, NDArray[Any]]:
-    """Build the CP-SAT model; returns it and the start variables, shape (n, num_blocks)."""
-    from ortools.sat.python import cp_model
+class _MakespanModel:
+    """CP-SAT model of all instances: variables, one method per constraint family, objective, decode."""
 
-    model = cp_model.CpModel()
-    b, span = problem.num_blocks, problem.span.tolist()
-    start = np.empty((n, b), dtype=object)
-    end = model.new_int_var(bound, horizon, "makespan")
-    for j, i in itertools.product(range(n), range(b)):
-        start[j, i] = model.new_int_var(int(problem.heads[i]), horizon - span[i], f"start{j}_{i}")
-        model.add(start[j, i] + span[i] <= end)
-    for j in range(n):
-        for u, v, lag in problem.edges:
-            model.add(start[j, v] >= start[j, u] + span[u] + lag)
-    # Micro-batches are identical: sorting the starts of each block keeps everything valid.
-    for j, i in itertools.product(range(n - 1), range(b)):
-        model.add(start[j + 1, i] >= start[j, i] + span[i])
-    for d in range(problem.num_devices):
-        here = problem.on_device[d]
-        model.add_no_overlap(
-            [model.new_fixed_size_interval_var(start[j, i], span[i], f"run{d}_{j}_{i}") for j in range(n) for i in here]
-        )
-        if problem.limited[d]:
-            _add_memory(model, problem, start, d, n)
-    model.minimize(end)
-    return model, start
+    def __init__(
+        self, problem: PipelineProblem, horizon: int, bound: int, hint: NDArray[np.int64] | None = None
+    ) -> None:
+        from ortools.sat.python import cp_model
 
+        self.problem, self.n = problem, problem.micro_batches
+        self.model = cp_model.CpModel()
+        self.end = self.model.new_int_var(bound, horizon, "makespan")
+        self.start = np.empty((self.n, problem.num_blocks), dtype=object)
+        for j, i in itertools.product(range(self.n), range(problem.num_blocks)):
+            latest = horizon - int(problem.span[i])
+            self.start[j, i] = self.model.new_int_var(int(problem.heads[i]), latest, f"start{j}_{i}")
+            self.model.add(self.start[j, i] + int(problem.span[i]) <= self.end)
+        self._add_precedences()
+        self._order_micro_batches()
+        for device in range(problem.num_devices):
+            self._add_device(device)
+            if problem.limited[device]:
+                self._add_memory(device)
+        self.model.minimize(self.end)
+        if hint is not None:
+            for variable, value in zip(self.start.ravel().tolist(), hint.ravel().tolist(), strict=True):
+                self.model.add_hint(variable, value)
 
-def _add_memory(model: Any, problem: PipelineProblem, start: NDArray[Any], device: int, n: int) -> None:
-    """Keep the memory of one device within its capacity."""
-    changing = [i for i in problem.on_device[device] if problem.memory[i, device]]
-    adds = [i for i in changing if problem.memory[i, device] > 0]
-    frees = [i for i in changing if problem.memory[i, device] < 0]
-    capacity = int(problem.capacity[device])
-    if len(adds) == len(frees) == 1:
-        # One allocation and one release of the same size: allocation j + room waits for release j.
-        room = capacity // int(problem.memory[adds[0], device])
-        for j in range(n - room):
-            model.add(start[j + room, adds[0]] >= start[j, frees[0]] + int(problem.span[frees[0]]))
-        return
-    times = [start[j, i] for j in range(n) for i in changing]
-    deltas = [int(problem.memory[i, device]) for _ in range(n) for i in changing]
-    model.add_reservoir_constraint(times, deltas, 0, capacity)
+    def _add_precedences(self) -> None:
+        for j in range(self.n):
+            for u, v, lag in self.problem.edges:
+                self.model.add(self.start[j, v] >= self.start[j, u] + int(self.problem.span[u]) + lag)
+
+    def _order_micro_batches(self) -> None:
+        """Micro-batches are identical: sorting the starts of each block keeps everything valid."""
+        for j, i in itertools.product(range(self.n - 1), range(self.problem.num_blocks)):
+            self.model.add(self.start[j + 1, i] >= self.start[j, i] + int(self.problem.span[i]))
+
+    def _add_device(self, device: int) -> None:
+        self.model.add_no_overlap([
+            self.model.new_fixed_size_interval_var(self.start[j, i], int(self.problem.span[i]), f"run{device}_{j}_{i}")
+            for j in range(self.n)
+            for i in self.problem.on_device[device]
+        ])  # fmt: skip
+
+    def _add_memory(self, device: int) -> None:
+        """Keep the memory of one device within its capacity."""
+        problem, start = self.problem, self.start
+        changing = [i for i in problem.on_device[device] if problem.memory[i, device]]
+        adds = [i for i in changing if problem.memory[i, device] > 0]
+        frees = [i for i in changing if problem.memory[i, device] < 0]
+        capacity = int(problem.capacity[device])
+        if len(adds) == len(frees) == 1:
+            # One allocation and one release of the same size: allocation j + room waits for release j.
+            room = capacity // int(problem.memory[adds[0], device])
+            for j in range(self.n - room):
+                self.model.add(start[j + room, adds[0]] >= start[j, frees[0]] + int(problem.span[frees[0]]))
+            return
+        times = [start[j, i] for j in range(self.n) for i in changing]
+        deltas = [int(problem.memory[i, device]) for _ in range(self.n) for i in changing]
+        self.model.add_reservoir_constraint(times, deltas, 0, capacity)
+
+    def solve(self, tracker: Tracker[PipelineSchedule], num_workers: int) -> int:
+        """Offer every schedule that is found; return the proven lower bound on the makespan."""
+        from ortools.sat.python import cp_model
+
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = num_workers
+        solver.parameters.random_seed = tracker.seed
+        solver.parameters.max_time_in_seconds = max(0.01, min(1e6, tracker.seconds_left))
+        status = solve_interruptibly(solver, self.model)
+        tracker.count()
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            values = np.array([solver.value(v) for v in self.start.ravel().tolist()]).reshape(self.start.shape)
+            _offer_shorter(tracker, PipelineSchedule(self.problem, compact(self.problem, values)))
+        bound = solver.best_objective_bound
+        return round(bound) if 0 < bound < EXACT_FLOAT else 0

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import json as json_module
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from placeopt.cli import common
-from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.io import serialize
+from placeopt.model.errors import InputError, Refused
+from placeopt.model.result import Result
+from placeopt.plotting.pipeline import draw_pipeline
+from placeopt.schedules import codecs  # noqa: F401 (registers the files of schedules)
+from placeopt.schedules.from_model import pipeline_of_model
+from placeopt.schedules.joint import choose_pipeline
+from placeopt.schedules.shapes import SHAPES, ShapeOptions, shape
+from placeopt.schedules.solution import PipelineSchedule
+from placeopt.schedules.solve import schedule_result
+from placeopt.schedules.sources import load_pipeline
+from placeopt.schedules.torch_csv import write_torch_csv
+from placeopt.schedules.trace import write_starts_csv, write_trace
+from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
-    from placeopt.model.result import Result
     from placeopt.schedules.joint import JointResult
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.schedules.solution import PipelineSchedule
 
 
 def schedule_command(
@@ -55,6 +66,9 @@ def schedule_command(
     option: Annotated[
         list[str] | None, typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable.")
     ] = None,
+    initial: Annotated[
+        Path | None, typer.Option("--initial", help="Schedule to start from: a schedule.json of --out.", show_default=False)
+    ] = None,
     seed: common.Seed = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for picture, trace, PyTorch CSV, starts and JSON.")
@@ -67,38 +81,39 @@ def schedule_command(
 
     Example: `placeopt schedule "shape:V?devices=4&memory=4" --solver repetend --solver 1f1b --micro-batches 16`
     """
-    from placeopt.schedules.solve import schedule_result
-
     folder = common.out_folder(out)
     if joint:
         if split or recompute or option or micro_batches is not None:
             raise InputError("--joint chooses for itself: leave out --split, --recompute, --option and --micro-batches")
-        chosen = _choose(source, cluster, memory, mode, solver, shapes, batch, micro_batch_sizes, seconds, seed)
-        _report_choice(chosen, folder, json=json)
+        wanted = {"batch": batch, "mode": mode or "train", "micro_batches": _sizes(micro_batch_sizes),
+                  "shapes": tuple(_words([shapes])), "solvers": tuple(_words(solver)), "memory": _bytes(memory),
+                  "seconds": min(seconds, 10.0), "seed": seed}  # fmt: skip
+        _report_choice(_choose(source, cluster, wanted), folder, json=json)
         return
-    names = [name for text in solver or ["repetend"] for name in text.split(",") if name]
+    problem = _load(source, cluster, memory, micro_batches, mode, split=split, recompute=recompute)
+    known = None if initial is None else _initial(initial)
     settings = common.options(option)
+    names = _words(solver) or ["repetend"]
     if settings and len(names) > 1:
         raise InputError(f"--option belongs to one solver, received {len(names)} solvers")
-    problem = _load(source, cluster, memory, micro_batches, mode, split=split, recompute=recompute)
-    results: list[Result[PipelineSchedule]] = []
-    for name in names:
-        extra = dict(settings)
-        if name == "repetend" and "size" not in extra:
-            extra["size"] = repetend_size
-        results.append(schedule_result(problem, name, seconds=seconds, seed=seed, **extra))
-    found = [(i, result.solution) for i, result in enumerate(results) if result.solution is not None]
+    solvers = [make_solver(name, "pipeline", **({"size": repetend_size} if name == "repetend" else {}) | settings)
+               for name in names]  # fmt: skip
+    outcomes = _run_all(problem, solvers, seconds, seed, known)
+    found = [((outcome.solution.makespan, outcome.solution.period), at) for at, outcome in enumerate(outcomes)
+             if isinstance(outcome, Result) and outcome.solution is not None]  # fmt: skip
     if not found:
-        raise InputError(f"no schedule of '{problem.name}': " + "; ".join(f"{r.solver}: {r.message}" for r in results))
-    best = min(found, key=lambda pair: (pair[1].makespan, pair[1].period))[0]
-    objects = [_object(result) for result in results]
+        words = (outcome.message if isinstance(outcome, Result) else str(outcome) for outcome in outcomes)
+        raise InputError(f"no schedule of '{problem.name}': "
+                         + "; ".join(f"{name}: {why}" for name, why in zip(names, words, strict=True)))  # fmt: skip
+    best = min(found)[1]
+    objects = [_object(name, outcome, cut=cluster is not None) for name, outcome in zip(names, outcomes, strict=True)]
     if folder is not None:
-        for result, data in zip(results, objects, strict=True):
-            data["files"], data["skipped"] = _write(result, folder, single=len(results) == 1)
+        for outcome, data in zip(outcomes, objects, strict=True):
+            data["files"], data["skipped"] = _write(outcome, data, folder, single=len(names) == 1)
     if json:
         common.print_json(objects[0] if len(objects) == 1 else {"results": objects, "best": best})
         return
-    _print(problem, results, best, objects)
+    _print(problem, outcomes, best, objects)
 
 
 def shapes_command(
@@ -109,8 +124,6 @@ def shapes_command(
 
     Example: `placeopt shapes --devices 8`
     """
-    from placeopt.schedules.shapes import SHAPES, ShapeOptions, shape
-
     rows: list[dict[str, Any]] = []
     for name, (_, words) in SHAPES.items():
         row: dict[str, Any] = {"shape": name, "description": words}
@@ -152,8 +165,6 @@ def _load(
     split: bool,
     recompute: bool,
 ) -> PipelineProblem:
-    from placeopt.schedules.problem import load_pipeline
-
     limits: Any = None
     if memory is not None:
         try:
@@ -169,53 +180,66 @@ def _load(
         return load_pipeline(source, memory=limits, micro_batches=micro_batches, mode=mode)
     if source.startswith("shape:"):
         raise InputError(f"--cluster is for models; '{source}' brings its own devices (devices=N)")
-    from placeopt.schedules.from_model import pipeline_of_model
-
     problem = pipeline_of_model(source, cluster, mode=mode or "train", split=split, recompute=recompute)
     problem = problem if limits is None else problem.with_capacity(limits)
     return problem if micro_batches is None else problem.replace(micro_batches=micro_batches)
 
 
-def _choose(
-    source: str, cluster: str | None, memory: str | None, mode: str | None, solver: list[str] | None, shapes: str,
-    batch: int, sizes: str, seconds: float, seed: int,
-) -> JointResult:  # fmt: skip
-    from placeopt.schedules.joint import choose_pipeline
+def _words(texts: list[str] | None) -> list[str]:
+    """Return what is repeated or separated by commas."""
+    return [name for text in texts or [] for name in text.split(",") if name]
 
-    if cluster is None or source.startswith("shape:"):
-        raise InputError(f"--joint is for models with --cluster, for example gen:gpt2 --cluster 4xA100; received '{source}'")
+
+def _sizes(text: str) -> tuple[int, ...]:
     try:
-        numbers = [int(part) for part in sizes.split(",")]
+        return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--micro-batch-sizes: expected whole numbers such as 1,2,4, received '{sizes}'") from None
+        raise InputError(f"--micro-batch-sizes: expected whole numbers such as 1,2,4, received '{text}'") from None
+
+
+def _bytes(memory: str | None) -> int | None:
     try:
-        limit = None if memory is None else int(float(memory))
+        return None if memory is None else int(float(memory))
     except (ValueError, OverflowError):
         raise InputError(f"--memory: with --joint, expected bytes per device, received '{memory}'") from None
-    named = [name for text in solver or [] for name in text.split(",") if name]
-    given: dict[str, Any] = {"solvers": named} if named else {}
-    return choose_pipeline(
-        source, cluster, batch=batch, mode=mode or "train", micro_batches=numbers, memory=limit, seed=seed,
-        shapes=[name for name in shapes.split(",") if name], seconds=min(seconds, 10.0), **given,
-    )  # fmt: skip
+
+
+def _initial(path: Path) -> PipelineSchedule:
+    """Read a schedule, or that of a result."""
+    found = serialize.load(path)
+    found = found.solution if isinstance(found, Result) else found
+    if not isinstance(found, PipelineSchedule):
+        raise InputError(f"--initial '{path}': expected a pipeline schedule or a result with one, "
+                         f"received a {type(found).__name__}")  # fmt: skip
+    return found
+
+
+def _run_all(
+    problem: PipelineProblem, solvers: list[Any], seconds: float, seed: int, initial: PipelineSchedule | None
+) -> list[Result[PipelineSchedule] | Refused]:
+    """Run every solver; one that does not take the problem gives its reason instead of a result."""
+    outcomes: list[Result[PipelineSchedule] | Refused] = []
+    for solver in solvers:
+        try:
+            outcomes.append(schedule_result(problem, solver, seconds=seconds, seed=seed, initial=initial))
+        except Refused as error:
+            outcomes.append(error)
+    return outcomes
+
+
+def _choose(source: str, cluster: str | None, wanted: dict[str, Any]) -> JointResult:
+    if cluster is None or source.startswith("shape:"):
+        raise InputError(f"--joint is for models with --cluster, for example gen:gpt2 --cluster 4xA100; received '{source}'")
+    return choose_pipeline(source, cluster, **{key: value for key, value in wanted.items() if value != ()})
 
 
 def _report_choice(chosen: JointResult, folder: Path | None, *, json: bool) -> None:
     """Print the table of candidates and the sentence on the runner-up; write the schedule of the best."""
     assert chosen.best.result is not None
-    data = _object(chosen.best.result)
+    data = _object(chosen.best.result.solver, chosen.best.result, cut=True)
     if folder is not None:
-        data["files"], data["skipped"] = _write(chosen.best.result, folder, single=True)
-    data["joint"] = {
-        "best": chosen.best.to_json(),
-        "runner_up": None if chosen.runner_up is None else chosen.runner_up.to_json(),
-        "why": chosen.why,
-        "batch": chosen.batch,
-        "throughput": chosen.throughput,
-        "step_bound_seconds": chosen.step_bound,
-        "gap": chosen.gap,
-        "candidates": [choice.to_json() for choice in chosen.candidates],
-    }
+        data["files"], data["skipped"] = _write(chosen.best.result, data, folder, single=True)
+    data["joint"] = chosen.to_json()
     if json:
         common.print_json(data)
         return
@@ -223,79 +247,101 @@ def _report_choice(chosen: JointResult, folder: Path | None, *, json: bool) -> N
 
     console = common.console()
     table = Table(title=f"steps of {chosen.batch} samples")
-    for heading in ("candidate", "schedule", "step", "bound", "note"):
-        table.add_column(heading, justify="right" if heading in ("step", "bound") else "left")
+    for heading in ("candidate", "schedule", "step", "bound for its cut", "note"):
+        table.add_column(heading, justify="right" if heading in ("step", "bound for its cut") else "left")
     for choice in chosen.candidates:
-        schedule = choice.schedule
         table.add_row(
-            choice.title + (" *" if choice is chosen.best else ""), schedule.solver if schedule else "-",
+            choice.title + (" *" if choice is chosen.best else ""), "-" if choice.result is None else choice.result.solver,
             f"{1e3 * choice.step:.4g} ms" if choice.step else "-",
-            f"{1e3 * choice.step_bound:.4g} ms" if choice.step_bound else "-", choice.reason,
+            f"{1e3 * choice.cut_bound:.4g} ms" if choice.cut_bound else "-", choice.reason,
         )  # fmt: skip
     console.print(table)
-    console.print(f"best: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated), "
-                  f"at most {chosen.gap:.2%} from the best of all candidates", markup=False)  # fmt: skip
+    console.print(f"best found: {chosen.best.title}: {chosen.throughput:.4g} samples/s (simulated); no schedule of the cuts "
+                  f"that were tried saves more than {chosen.gap_of_cuts:.2%} of its step, no cut at all more than "
+                  f"{chosen.gap:.2%}", markup=False)  # fmt: skip
     console.print(f"runner-up: {chosen.why}", markup=False)
     _print_files(console, [data])
 
 
-def _object(result: Result[PipelineSchedule]) -> dict[str, Any]:
-    """Return the JSON object of one result: the schedule's contract and the result's fields."""
-    data: dict[str, Any] = {} if result.solution is None else result.solution.to_json()
-    return data | {
-        "problem": result.problem,
-        "solver": result.solver,
-        "objective": "period",
-        "value": result.objective,
-        "seconds": result.seconds,
-        "lower_bound": result.lower_bound,
-        "bound_method": result.bound_method,
-        "gap": result.gap,
-        "status": result.status,
-        "stop_reason": result.stop_reason,
-        "evaluations": result.evaluations,
-        "runtime": result.runtime,
-        "seed": result.seed,
-        "message": result.message,
+def _object(name: str, outcome: Result[PipelineSchedule] | Refused, *, cut: bool) -> dict[str, Any]:
+    """Return the JSON object of one solver: the schedule's contract and the result's fields.
+
+    With `cut` the problem is one way to cut a model: what is proved of it holds for this cut, and nothing is optimal.
+    """
+    if not isinstance(outcome, Result):
+        return {"solver": name, "status": "unknown", "message": str(outcome), "value": None}
+    data: dict[str, Any] = {} if outcome.solution is None else _schedule_object(outcome, outcome.solution)
+    data |= {
+        "problem": outcome.problem, "solver": outcome.solver, "objective": outcome.objective_name,
+        "value": _plain(outcome.value), "seconds": outcome.seconds,
+        "lower_bound": _plain(outcome.lower_bound), "bound_method": outcome.bound_method, "gap": outcome.gap,
+        "status": outcome.status, "stop_reason": outcome.stop_reason, "evaluations": outcome.evaluations,
+        "runtime": outcome.runtime, "seed": outcome.seed, "message": outcome.message,
+    }  # fmt: skip
+    if cut:
+        data["bounds_hold_for"] = "this cut"
+        if outcome.status == "optimal":
+            data["status"] = "feasible"
+            data["period_status"] += " for this cut"
+    return data
+
+
+def _schedule_object(result: Result[PipelineSchedule], schedule: PipelineSchedule) -> dict[str, Any]:
+    """Return the contract of the `schedule` command; a bound for one size of pattern is called so."""
+    every = Fraction(result.lower_bound)
+    for_size = schedule.size_bound > every
+    return {
+        "period": _plain(schedule.period),
+        "period_bound": _plain(max(schedule.size_bound, every)),
+        "period_bound_holds_for": f"K = {schedule.pattern.size}" if for_size else "every K",
+        "period_status": "optimal" if result.status == "optimal" else schedule.period_status,
+        "makespan": schedule.makespan,
+        "makespan_bound": schedule.makespan_bound,
+        "micro_batches": schedule.micro_batches,
+        "peak_memory": schedule.peak_memory,
+        "bubble_period": schedule.bubble_period,
+        "bubble_wall": schedule.bubble_wall,
+        "bubble_span": schedule.bubble_span,
+        "throughput": schedule.throughput,
+        "repetend_size": schedule.pattern.size,
+        "latency": schedule.pattern.latency(schedule.problem.span),
+        "candidates": result.evaluations,
     }
 
 
-def _write(result: Result[PipelineSchedule], folder: Path, *, single: bool) -> tuple[list[str], list[str]]:
+def _plain(value: Any) -> Any:
+    """Return a whole number of ticks as int, another fraction as float."""
+    return float(value) if isinstance(value, Fraction) and value.denominator > 1 else value if value is None else int(value)
+
+
+def _write(
+    outcome: Result[PipelineSchedule] | Refused, data: dict[str, Any], folder: Path, *, single: bool
+) -> tuple[list[str], list[str]]:
     """Write every export that applies; return the files and the reasons for those left out."""
-    from placeopt.plotting.pipeline import draw_pipeline
-    from placeopt.schedules.torch_csv import write_torch_csv
-    from placeopt.schedules.trace import write_starts_csv, write_trace
-
-    if result.solution is None:
-        return [], [result.message]
-    stem = "schedule" if single else f"schedule-{result.solver}"
+    if not isinstance(outcome, Result) or outcome.solution is None:
+        return [], [data["message"]]
+    schedule = outcome.solution
+    stem = "schedule" if single else f"schedule-{outcome.solver}"
     files, skipped = [], []
-
-    def attempt(suffix: str, write: Any) -> None:
+    for suffix, write in ((".png", draw_pipeline), (".trace.json", write_trace), (".starts.csv", write_starts_csv),
+                          (".torch.csv", write_torch_csv)):  # fmt: skip
         path = folder / f"{stem}{suffix}"
         try:
-            write(result.solution, path)
-        except MissingExtraError as error:
-            skipped.append(f"{path.name}: {error}")
+            write(schedule, path)
         except InputError as error:
             skipped.append(f"{path.name}: {error}")
         else:
             files.append(str(path))
-
-    attempt(".png", draw_pipeline)
-    attempt(".trace.json", write_trace)
-    attempt(".starts.csv", write_starts_csv)
-    attempt(".torch.csv", write_torch_csv)
     path = folder / f"{stem}.json"
-    data = _object(result) | {"start": result.solution.start.tolist(),
-                              "blocks": list(result.solution.problem.block_names)}  # fmt: skip
-    path.write_text(json_module.dumps(data, indent=1) + "\n")
+    # What `--initial` reads, and the fields that the command prints.
+    starts = {"start": schedule.start.tolist(), "blocks": list(schedule.problem.block_names)}
+    path.write_text(common.json_text(serialize.to_dict(outcome) | data | starts))
     files.append(str(path))
     return files, skipped
 
 
 def _print(
-    problem: PipelineProblem, results: list[Result[PipelineSchedule]], best: int, objects: list[dict[str, Any]]
+    problem: PipelineProblem, outcomes: list[Result[PipelineSchedule] | Refused], best: int, objects: list[dict[str, Any]]
 ) -> None:
     from rich.table import Table
 
@@ -304,23 +350,23 @@ def _print(
     for heading in ("solver", "period", "bound", "status", "makespan", "bubble (period)", "bubble (wall)",
                     "peak memory", "time"):  # fmt: skip
         table.add_column(heading, justify="left" if heading in ("solver", "status") else "right")
-    for i, result in enumerate(results):
-        found = result.solution
-        name = f"{result.solver} *" if i == best and len(results) > 1 else result.solver
-        if found is None:
-            table.add_row(name, "-", "-", f"{result.status}: {result.message}", "-", "-", "-", "-", "-")
+    for i, (outcome, data) in enumerate(zip(outcomes, objects, strict=True)):
+        name = f"{data['solver']} *" if i == best and len(outcomes) > 1 else data["solver"]
+        if not isinstance(outcome, Result) or outcome.solution is None:
+            table.add_row(name, "-", "-", f"{data['status']}: {data['message']}", "-", "-", "-", "-", "-")
             continue
-        wall = found.bubble_wall
+        found, wall = outcome.solution, outcome.solution.bubble_wall
         proof = "proved" if found.makespan <= found.makespan_bound else f">= {found.makespan_bound}"
+        size = "" if data["period_bound_holds_for"] == "every K" else f" ({data['period_bound_holds_for']})"
         table.add_row(
-            name, f"{float(found.period):g}", f"{float(found.period_bound):g}", found.period_status,
+            name, f"{data['period']:g}", f"{data['period_bound']:g}{size}", data["period_status"],
             f"{found.makespan} ({proof})", f"{found.bubble_period:.1%}", f"{sum(wall) / len(wall):.1%}",
-            " ".join(str(peak) for peak in found.peak_memory), f"{result.runtime:.2f} s",
+            " ".join(str(peak) for peak in found.peak_memory), f"{outcome.runtime:.2f} s",
         )  # fmt: skip
     console.print(table)
-    for result in results:
-        if result.solution is not None and result.message:
-            console.print(f"{result.solver}: {result.message}", markup=False)
+    for outcome in outcomes:
+        if isinstance(outcome, Result) and outcome.solution is not None and outcome.message:
+            console.print(f"{outcome.solver}: {outcome.message}", markup=False)
     _print_files(console, objects)
 
 

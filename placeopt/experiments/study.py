@@ -236,7 +236,7 @@ def load_cell_problem(
 
         return load(instance, cluster, objective=objective, training=training, **fields)
     if kind == "pipeline":
-        from placeopt.schedules.problem import load_pipeline
+        from placeopt.schedules.sources import load_pipeline
 
         return load_pipeline(instance, **fields)
     from placeopt.streams import load_stream

@@ -82,7 +82,7 @@ def draw_pipeline(
                  ncols=len(kinds), loc="lower right", bbox_to_anchor=(1, 1.01), frameon=False, fontsize=8)  # fmt: skip
     period = float(schedule.period)
     gantt.set_title(
-        f"{problem.name}, {schedule.solver}: period {period:g} ({schedule.period_status}), "
+        f"{problem.name}: period {period:g}, "
         f"makespan {schedule.makespan}, bubble {schedule.bubble_period:.1%}",
         loc="left", fontsize=9,
     )  # fmt: skip

@@ -1,110 +1,106 @@
-"""What the known schedules share: from device orders to a judged schedule."""
+"""What the known schedules share: from device orders to a schedule and the pattern that it repeats."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.arrays import UNLIMITED
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, Refused
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.evaluate import makespan, peak_memory
+from placeopt.schedules.incumbent import offer_schedule
+from placeopt.schedules.judge import pattern_violations
 from placeopt.schedules.known.chains import Chain, Instance, chains_of, starts_of_orders
-from placeopt.schedules.solution import PipelineSchedule
-from placeopt.schedules.solve import finish_pipeline, warm_up
-from placeopt.solving.tracker import Tracker
+from placeopt.schedules.solution import PipelineSchedule, Repetend
+from placeopt.solving.base import SearchSolver
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     from numpy.typing import NDArray
 
-    from placeopt.model.budget import Budget
-    from placeopt.model.result import Result
     from placeopt.schedules.problem import PipelineProblem
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)
-class KnownSchedule:
+class KnownSchedule(SearchSolver):
     """A published schedule; subclasses give the order of each device.
 
-    The period of such a finite schedule is the growth of its makespan per further micro-batch.
+    The period of a schedule that settles down is that of the pattern in the middle of a long one. One that never does,
+    as GPipe, repeats as a whole.
     """
 
-    name: ClassVar[str] = ""
-    shape: ClassVar[str] = ""  # what the schedule expects, in words
+    shape: ClassVar[str]
+    """What the schedule expects, in words."""
 
     def unit(self, chains: list[Chain]) -> int:
         """Return the number that the micro-batches must be a multiple of."""
         return 1
 
+    @abstractmethod
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
-        """Raise InputError if the problem has another placement than the schedule is made for."""
-        raise NotImplementedError
+        """Raise Refused if the problem has another placement than the schedule is made for."""
 
+    @abstractmethod
     def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
         """Return the (micro-batch, block) pairs of every device in execution order."""
-        raise NotImplementedError
 
     def starts(self, problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64]:
         """Return the starts, shape (micro_batches, num_blocks), whatever the memory limit says."""
-        chains = chains_of(problem)
+        try:
+            chains = chains_of(problem)
+        except InputError as error:
+            raise Refused(f"{self.name} is made for {self.shape}: {error}") from error
         self.check(problem, chains)
         unit = self.unit(chains)
         if micro_batches % unit:
-            raise InputError(f"{self.name}: expected a multiple of {unit} micro-batches, received {micro_batches}")
+            raise Refused(f"{self.name}: expected a multiple of {unit} micro-batches, received {micro_batches}")
         return starts_of_orders(problem, self.orders(problem, chains, micro_batches), micro_batches)
 
-    def refuse(self, problem: PipelineProblem, reason: str) -> InputError:
+    def refuse(self, problem: PipelineProblem, reason: str) -> Refused:
         """Return the error for a problem of another shape."""
-        return InputError(f"{self.name} is made for {self.shape}; '{problem.name}' {reason}")
+        return Refused(f"{self.name} is made for {self.shape}; '{problem.name}' {reason}")
 
-    def solve(
-        self,
-        problem: PipelineProblem,
-        budget: Budget,
-        *,
-        seed: int = 0,
-        initial: PipelineSchedule | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[PipelineSchedule]:
-        """Construct the schedule; infeasible if it needs more memory than there is."""
-        warm_up()
-        tracker: Tracker[PipelineSchedule] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
+    def search(self, problem: PipelineProblem, tracker: Tracker[PipelineSchedule]) -> None:
+        """Construct the schedule; say so if it needs more memory than there is."""
+        tracker.raise_bound(*best_bound(problem))
         start = self.starts(problem, problem.micro_batches)
         tracker.count()
         peaks = peak_memory(problem, start)
         over = [d for d, peak in enumerate(peaks) if peak > problem.capacity[d] and problem.capacity[d] < UNLIMITED]
         if over:
             d = over[0]
-            return finish_pipeline(
-                tracker,
-                None,
-                status="infeasible",
-                message=f"{self.name} holds {peaks[d]} on '{problem.device_names[d]}', whose capacity is "
-                f"{problem.capacity[d]}; raise it or use the solver repetend",
+            tracker.message = (
+                f"{self.name} holds {peaks[d]} on '{problem.device_names[d]}', whose capacity is {problem.capacity[d]}; "
+                "raise it or use the solver repetend"
             )
-        bound, method = best_bound(problem)
-        period = max(bound, self.steady_period(problem))
-        schedule = PipelineSchedule(
-            problem=problem,
-            start=start,
-            solver=self.name,
-            period=period,
-            period_bound=bound,
-            period_status="optimal" if period <= bound else "feasible",
-            bound_method=method,
-            runtime=tracker.elapsed,
-        )
-        return finish_pipeline(tracker, schedule)
+            return
+        whole = PipelineSchedule(problem, start)
+        offer_schedule(tracker, whole)
+        pattern = self.steady_pattern(problem)
+        if pattern is not None and whole.makespan <= makespan(problem, pattern.unroll(problem.micro_batches)):
+            offer_schedule(tracker, PipelineSchedule(problem, start, pattern))
 
-    def steady_period(self, problem: PipelineProblem) -> Fraction:
-        """Return how much longer the schedule gets per micro-batch, once it is long."""
-        chains = chains_of(problem)
-        step = self.unit(chains) * max(1, -(-2 * problem.num_devices // self.unit(chains)))
-        short = makespan(problem, self.starts(problem, 2 * step))
-        return Fraction(makespan(problem, self.starts(problem, 3 * step)) - short, step)
+    def steady_pattern(self, problem: PipelineProblem) -> Repetend | None:
+        """Return the shortest pattern in the middle of a long schedule that repeats for ever, if there is one."""
+        unit = self.unit(chains_of(problem))
+        longest = unit * max(1, -(-2 * problem.num_devices // unit))
+        found = sorted(_repetitions(self.starts(problem, 3 * longest), longest), key=lambda found: found.per_micro_batch)
+        return next((found for found in found if not pattern_violations(problem, found.period, found.start)), None)
+
+
+def _repetitions(start: NDArray[np.int64], longest: int) -> Iterator[Repetend]:
+    """Yield what happens twice in a row in the middle of a schedule, for up to `longest` micro-batches."""
+    middle = len(start) // 2
+    for size in range(1, longest + 1):
+        once, again = start[middle - size : middle], start[middle : middle + size]
+        period = int(again[0, 0] - once[0, 0])
+        if period > 0 and (again - once == period).all():
+            yield Repetend(period, once)
 
 
 def one_chain(solver: KnownSchedule, problem: PipelineProblem, chains: list[Chain]) -> Chain:

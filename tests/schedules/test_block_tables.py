@@ -114,8 +114,12 @@ def test_infeasible_memory_is_proved_and_the_smallest_feasible_limit_named(sourc
     """Too small a limit is refused with the least that works; that works, and one unit less does not."""
     problem = po.load_pipeline(source, memory=capacity)
     for solver in ("repetend", "tessel", "time-optimal"):
+        result = schedule_result(problem, solver, micro_batches=2)
+        assert result.status == "infeasible"
+        assert result.message.endswith(f"not even one micro-batch fits; the smallest feasible limit is {smallest}")
         with pytest.raises(po.InputError, match=f"proved infeasible.*the smallest feasible limit is {smallest}$"):
-            schedule_result(problem, solver, micro_batches=2)
+            schedule(problem, solver, micro_batches=2)
+    assert "proved infeasible" in po.bound(problem, seconds=5).infeasible
     assert max(schedule(problem, memory=smallest, micro_batches=2, num_workers=1).peak_memory) <= smallest
 
 
@@ -129,7 +133,7 @@ def test_smallest_memory_agrees_with_every_order():
     blocks.append(Block("end", "other", (0,), 1, (-3,), (("A", 0), ("B", 0), ("C", 0))))
     problem = PipelineProblem.from_blocks("sizes", blocks, ["d"], capacity=4)
     # Each pair leaves 1 unit: 4 first, then 3 on top of 1, then 2 on top of 2.
-    assert smallest_excess(problem) == 0
+    assert smallest_excess(problem, 10) == 0
     best = min(
         max(np.cumsum([d for name in order for d in (sizes[name], 1 - sizes[name])]))
         for order in (("a", "b", "c"), ("c", "b", "a"), ("b", "a", "c"))

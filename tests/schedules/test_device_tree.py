@@ -9,8 +9,8 @@ import placeopt as po
 from placeopt.schedules import schedule_result
 from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.device_tree import DeviceTree
+from placeopt.schedules.judge import pipeline_violations
 from placeopt.schedules.problem import Block, PipelineProblem
-from placeopt.schedules.validate import pipeline_violations
 
 
 @pytest.mark.parametrize("seed", [pytest.param(s, marks=pytest.mark.interpreted) if s < 6 else s for s in range(60)])
@@ -78,8 +78,8 @@ def test_proves_tight_memory_on_many_devices(source: str, period: int):
     """Cells that take a constraint solver a minute or more; the device tree needs milliseconds for each proof."""
     problem = po.load_pipeline(source)
     result = schedule_result(problem, num_workers=1, micro_batches=4, latency_seconds=0)
-    assert (result.solution.period, result.solution.period_bound) == (period, period)
-    assert result.solution.bound_method == "device tree infeasible period"
+    assert result.solution.period == result.solution.size_bound == period
+    assert DeviceTree(problem).decide(period - 1) == (False, None)
     assert pipeline_violations(problem, result.solution.repetend.unroll(40)) == []
 
 

@@ -10,7 +10,7 @@ from placeopt.instances.training import training_graph
 from placeopt.model.graph import OpGraph
 from placeopt.schedules import schedule
 from placeopt.schedules.from_model import ALL, join_passes, pipeline_of_model, pipeline_of_placement
-from placeopt.schedules.validate import pipeline_violations
+from placeopt.schedules.judge import pipeline_violations
 
 GPT = "gen:gpt2?layers=4&hidden=128&heads=4&vocab=1000&seq=64&detail=coarse"
 

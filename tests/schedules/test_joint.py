@@ -13,9 +13,9 @@ from placeopt.instances.clusters import make_cluster
 from placeopt.instances.generators import generate
 from placeopt.instances.training import training_graph
 from placeopt.schedules import choose_pipeline, schedule
-from placeopt.schedules.cuts import branches, make_plan, outsized_ops, subgraph
+from placeopt.schedules.cuts import branches, cut_model, outsized_ops, subgraph
 from placeopt.schedules.from_model import ALL, join_passes
-from placeopt.schedules.validate import pipeline_violations
+from placeopt.schedules.judge import pipeline_violations
 
 if TYPE_CHECKING:
     from placeopt.schedules.joint import JointResult
@@ -41,11 +41,11 @@ def test_best_and_runner_up_are_those_of_scheduling_every_candidate():
             continue
         made = schedule(choice.problem, num_workers=1, seconds=5, latency_seconds=0.2)
         steps.append(made.makespan * choice.problem.tick_seconds + choice.sync)
-        assert choice.step_bound <= steps[-1] * (1 + 1e-12)
+        assert choice.cut_bound <= steps[-1] * (1 + 1e-12)
     assert found.best.step <= min(steps) * (1 + 1e-12)
     assert found.runner_up.step <= sorted(steps)[1] * (1 + 1e-12)
-    assert found.step_bound <= found.best.step <= found.runner_up.step
-    assert 0 <= found.gap < 1
+    assert found.step_bound <= found.cut_bound <= found.best.step <= found.runner_up.step
+    assert 0 <= found.gap_of_cuts <= found.gap < 1
     assert found.throughput == pytest.approx(16 / found.best.step)
     assert found.why.startswith(found.runner_up.title)
     assert {choice.shape for choice in found.candidates} == {"V", "wave", "X", "M", "K"}
@@ -80,7 +80,7 @@ def test_a_large_vocabulary_is_spread_over_all_devices():
     assert found.best.shape == "M"
     assert any(len(found.best.problem.devices_of(i)) == 4 for i in range(found.best.problem.num_blocks))
     chain = next(choice for choice in found.candidates if choice.shape == "V" and not choice.recompute)
-    assert chain.step_bound > found.best.step
+    assert chain.cut_bound > found.best.step
     graph = join_passes(training_graph(generate(WIDE)))
     spread = {graph.op_names[i].split("/")[0] for i in np.flatnonzero(outsized_ops(graph, 4))}
     assert spread == {"embeddings", "final"}
@@ -93,7 +93,7 @@ def test_two_branches_run_side_by_side():
     parts = branches(graph)
     assert parts is not None
     assert {graph.layer[i].split("/")[0] for i in np.flatnonzero(parts[0] | parts[1])} == {"image", "text"}
-    plan = make_plan("K", 4, graph, make_cluster("4xA100"), "train", 5.0)
+    plan = cut_model("K", 4, graph, make_cluster("4xA100"), "train", 5.0)
     assert [set(plan.device[part].tolist()) for part in parts] == [{0, 1}, {2, 3}]
     assert set(plan.device[~(parts[0] | parts[1])].tolist()) == {ALL}
     found = chosen(FLAVA, shapes=("K",))
@@ -107,8 +107,8 @@ def test_both_directions_double_blocks_and_weights():
     """Shape X has the blocks of V twice, the second time mirrored, and the memory that both weights leave."""
     graph = join_passes(training_graph(generate(GPT)))
     cluster = make_cluster("4xA100")
-    one = make_plan("V", 4, graph, cluster, "train", 5.0).problem(mode="train", recompute=False)
-    plan = make_plan("X", 4, graph, cluster, "train", 5.0)
+    one = cut_model("V", 4, graph, cluster, "train", 5.0).problem(mode="train", recompute=False)
+    plan = cut_model("X", 4, graph, cluster, "train", 5.0)
     both = plan.problem(mode="train", recompute=False)
     assert both.work.tolist() == (one.work + one.work[::-1]).tolist()
     held = cluster.devices[0].memory - one.capacity
@@ -120,14 +120,14 @@ def test_both_directions_double_blocks_and_weights():
 def test_replicas_pay_for_their_gradients():
     """Fewer stages than devices leave replicas: each takes its share of the batch, and sums gradients over its links."""
     graph = join_passes(training_graph(generate(GPT)))
-    slow, fast = (make_plan("V", 2, graph, make_cluster(name), "train", 5.0) for name in ("4xA100-pcie", "4xA100"))
+    slow, fast = (cut_model("V", 2, graph, make_cluster(name), "train", 5.0) for name in ("4xA100-pcie", "4xA100"))
     assert slow.replicas == fast.replicas == 2
     assert slow.sync > fast.sync > 0
     gradients = np.array([name.endswith("wgrad") for name in graph.op_names])
     size = max(int(graph.resident[gradients & (fast.device == d)].sum()) for d in range(2))
     link = make_cluster("4xA100").links[0]
     assert fast.sync == pytest.approx(2 * (link.latency + size / 2 / link.bandwidth))
-    assert make_plan("V", 4, graph, make_cluster("4xA100"), "train", 5.0).sync == 0
+    assert cut_model("V", 4, graph, make_cluster("4xA100"), "train", 5.0).sync == 0
 
 
 def test_unequal_devices_have_no_replicas_and_no_mirror():
@@ -136,10 +136,10 @@ def test_unequal_devices_have_no_replicas_and_no_mirror():
     cluster = make_cluster("4xA100")
     mixed = replace(cluster, devices=(*cluster.devices[:3], replace(cluster.devices[3], peak_flops=1e12)))
     with pytest.raises(po.InputError, match="does not split into equal groups of 2"):
-        make_plan("V", 2, graph, mixed, "train", 5.0)
+        cut_model("V", 2, graph, mixed, "train", 5.0)
     with pytest.raises(po.InputError, match="needs equal devices"):
-        make_plan("X", 4, graph, mixed, "train", 5.0)
-    assert make_plan("V", 4, graph, mixed, "train", 5.0).replicas == 1
+        cut_model("X", 4, graph, mixed, "train", 5.0)
+    assert cut_model("V", 4, graph, mixed, "train", 5.0).replicas == 1
 
 
 def test_subgraph_keeps_what_lies_inside():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 import placeopt as po
 from placeopt.schedules import schedule
-from placeopt.schedules.validate import pipeline_violations
+from placeopt.schedules.judge import pipeline_violations
 
 
 def made(solver: str, source: str, micro_batches: int):
@@ -31,7 +33,11 @@ def test_gpipe_and_1f1b_idle_as_their_formula_says(devices: int, n: int, f: int,
     assert idle(gpipe) == idle(steady) == (devices - 1) * (f + b)
     assert gpipe.peak_memory == [n] * devices
     assert steady.peak_memory == [min(n, devices - s) for s in range(devices)]
-    assert steady.period == gpipe.period == f + b
+    assert steady.period == f + b
+    assert steady.repetend.size == 1
+    # GPipe never settles down: it repeats with its idle time, n micro-batches at once.
+    assert gpipe.repetend is None
+    assert gpipe.period == f + b + Fraction((devices - 1) * (f + b), n)
 
 
 @pytest.mark.parametrize(("devices", "rounds", "chunks"), [(2, 1, 2), (2, 4, 3), (3, 2, 2), (4, 1, 2), (4, 2, 3), (6, 3, 2)])

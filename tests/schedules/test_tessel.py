@@ -13,7 +13,7 @@ import placeopt as po
 from placeopt.model.errors import InputError
 from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import makespan_bound
-from placeopt.schedules.validate import pipeline_violations
+from placeopt.schedules.judge import pipeline_violations
 
 if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem

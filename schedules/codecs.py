@@ -1,0 +1,40 @@
+"""JSON of pipeline problems and schedules, for `placeopt.io`: any solution can be saved and loaded.
+
+A schedule carries its problem. What its solver proved of it beyond its value is not stored: it could not be checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from placeopt.io.serialize import Codec, from_dict, register, to_dict
+from placeopt.schedules.problem import PipelineProblem
+from placeopt.schedules.solution import PipelineSchedule, Repetend
+from placeopt.schedules.table import problem_from_dict, problem_to_dict
+
+if TYPE_CHECKING:
+    from placeopt.io.serialize import Body
+
+
+def _decode_problem(body: Body) -> PipelineProblem:
+    return problem_from_dict(body.data)
+
+
+def _encode_schedule(schedule: PipelineSchedule) -> dict[str, Any]:
+    found: dict[str, Any] = {"problem": to_dict(schedule.problem), "start": schedule.start.tolist()}
+    if schedule.repetend is not None:
+        found["repetend"] = {"period": schedule.repetend.period, "start": schedule.repetend.start.tolist()}
+    return found
+
+
+def _decode_schedule(body: Body) -> PipelineSchedule:
+    problem = from_dict(body.get("problem"), "pipeline", f'{body.where}: "problem"')
+    repetend = None
+    if body.has("repetend"):
+        part = body.body("repetend")
+        repetend = Repetend(part.integer("period"), part.integers("start"))
+    return PipelineSchedule(problem, body.integers("start"), repetend)
+
+
+register(Codec("pipeline", PipelineProblem, problem_to_dict, _decode_problem))
+register(Codec("pipeline-schedule", PipelineSchedule, _encode_schedule, _decode_schedule))

@@ -1,0 +1,143 @@
+"""The independent judge of pipeline schedules: plain Python, no code shared with the kernels or the solvers.
+
+A schedule is judged twice: its starts as they are, and the pattern that it repeats as an infinite modulo schedule. The
+period is that of the pattern, so nothing is taken from what a solver says of itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import ArrayLike
+
+    from placeopt.schedules.problem import PipelineProblem
+
+MAX_VIOLATIONS = 50
+
+
+def pipeline_violations(problem: PipelineProblem, start: ArrayLike) -> list[str]:
+    """List, in words, everything wrong with a finite schedule; an empty list means it is valid.
+
+    Parameters
+    ----------
+    start : starts in ticks, shape (num_micro_batches, num_blocks).
+    """
+    rows = _rows(start)
+    found = _shape_violations(problem, rows)
+    if found:
+        return found
+    for j, row in enumerate(rows):
+        found += [f"block '{problem.block_names[i]}' of micro-batch {j} starts at {at}, before time 0"
+                  for i, at in enumerate(row) if at < 0]  # fmt: skip
+        found += _precedence_violations(problem, row, j)
+    for d in range(problem.num_devices):
+        runs = sorted(_runs(problem, rows, d))
+        for (begin, span, i, j), (after, _, other, k) in itertools.pairwise(runs):
+            if after < begin + span:
+                found.append(
+                    f"device '{problem.device_names[d]}' runs '{problem.block_names[other]}' of micro-batch {k} from {after}, "
+                    f"while '{problem.block_names[i]}' of micro-batch {j} runs until {begin + span}"
+                )
+        held = 0
+        for begin, _, i, j in runs:
+            held += int(problem.memory[i, d])
+            if held > int(problem.capacity[d]):
+                found.append(
+                    f"device '{problem.device_names[d]}' holds {held} from {begin}, when '{problem.block_names[i]}' of "
+                    f"micro-batch {j} starts; its capacity is {int(problem.capacity[d])}"
+                )
+    return found[:MAX_VIOLATIONS]
+
+
+def pattern_violations(problem: PipelineProblem, period: int, start: ArrayLike) -> list[str]:
+    """List, in words, everything wrong with a pattern that is to repeat every `period` ticks for ever.
+
+    Parameters
+    ----------
+    start : starts in ticks of the micro-batches of one repetition, shape (size, num_blocks).
+    """
+    rows = _rows(start)
+    found = _shape_violations(problem, rows)
+    if found or period < 1:
+        return found or [f"the pattern repeats every {period} ticks; expected at least 1"]
+    for q, row in enumerate(rows):
+        found += _precedence_violations(problem, row, q)
+    for d in range(problem.num_devices):
+        runs = list(_runs(problem, rows, d))
+        found += _overlaps_modulo(problem, period, d, runs)
+        # When a repetition begins, an instance that starts k repetitions late has run k times less often.
+        held = -sum(int(problem.memory[i, d]) * (at // period) for at, _, i, _ in runs)
+        for _, _, i, q in sorted(runs, key=lambda run: run[0] % period):
+            held += int(problem.memory[i, d])
+            if held > int(problem.capacity[d]):
+                found.append(
+                    f"device '{problem.device_names[d]}' holds {held} in every repetition of the pattern once "
+                    f"'{problem.block_names[i]}' of micro-batch {q} starts; its capacity is {int(problem.capacity[d])}"
+                )
+    return found[:MAX_VIOLATIONS]
+
+
+def makespan_of(problem: PipelineProblem, start: ArrayLike) -> int:
+    """Ticks from the first start of a schedule to its last end."""
+    rows, spans = _rows(start), problem.span.tolist()
+    return max(at + span for row in rows for at, span in zip(row, spans, strict=True)) - min(map(min, rows))
+
+
+def makespan_of_pattern(problem: PipelineProblem, period: int, start: ArrayLike, micro_batches: int) -> int:
+    """Ticks that `micro_batches` micro-batches take that follow a pattern."""
+    rows = _rows(start)
+    return makespan_of(problem, [[at + period * (j // len(rows)) for at in rows[j % len(rows)]] for j in range(micro_batches)])
+
+
+def _rows(start: ArrayLike) -> list[list[int]]:
+    return [[int(value) for value in row] for row in np.asarray(start).tolist()]
+
+
+def _shape_violations(problem: PipelineProblem, rows: Sequence[Sequence[int]]) -> list[str]:
+    if not rows:
+        return ["the schedule has no micro-batch"]
+    return [f"micro-batch {j}: expected {problem.num_blocks} starts, received {len(row)}"
+            for j, row in enumerate(rows) if len(row) != problem.num_blocks][:1]  # fmt: skip
+
+
+def _precedence_violations(problem: PipelineProblem, row: Sequence[int], micro_batch: int) -> Iterator[str]:
+    for i, at in enumerate(row):
+        for before, lag in problem.predecessors_of(i):
+            ready = row[before] + int(problem.span[before]) + lag
+            if at < ready:
+                yield (
+                    f"block '{problem.block_names[i]}' of micro-batch {micro_batch} starts at {at}, but its predecessor "
+                    f"'{problem.block_names[before]}' delivers at {ready}"
+                )
+
+
+def _runs(
+    problem: PipelineProblem, rows: Sequence[Sequence[int]], device: int
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield (start, span, block, micro-batch) of everything that runs on a device."""
+    here = [i for i in range(problem.num_blocks) if device in problem.devices_of(i).tolist()]
+    for j, row in enumerate(rows):
+        for i in here:
+            yield row[i], int(problem.span[i]), i, j
+
+
+def _overlaps_modulo(
+    problem: PipelineProblem, period: int, device: int, runs: Sequence[tuple[int, int, int, int]]
+) -> Iterator[str]:
+    """Yield where runs of a device meet when all of them repeat every `period` ticks."""
+    inside = sorted((start % period, span, i, j) for start, span, i, j in runs)
+    if not inside:
+        return
+    begin, _, i, j = inside[0]
+    for (at, span, first, q), (after, _, second, k) in itertools.pairwise([*inside, (begin + period, 0, i, j)]):
+        if after < at + span:
+            yield (
+                f"the pattern of period {period} runs '{problem.block_names[second]}' of micro-batch {k} on device "
+                f"'{problem.device_names[device]}' while '{problem.block_names[first]}' of micro-batch {q} still runs"
+            )
