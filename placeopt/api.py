@@ -39,7 +39,7 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
     if cluster is not None:
         raise InputError(f"'{source}' brings its own devices; leave out cluster='{cluster}'")
     if kind == "shape":
-        from placeopt.schedules.problem import load_pipeline as read
+        from placeopt.schedules.sources import load_pipeline as read
     else:
         from placeopt.streams.sources import load_stream as read  # type: ignore[assignment]
     known = inspect.signature(read).parameters

@@ -16,7 +16,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
-from placeopt.schedules.problem import load_pipeline
+from placeopt.schedules.sources import load_pipeline
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 

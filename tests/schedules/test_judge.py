@@ -32,16 +32,13 @@ def test_a_pattern_is_valid_exactly_when_it_is_valid_for_long(seed: int):
     pattern = greedy_pattern(problem, 1 + seed % 3)
     if pattern is None:
         return  # not one micro-batch fits
-    wrong = 0
+    assert pattern_violations(problem, pattern.period, pattern.start) == []
     for period in range(pattern.period, max(1, pattern.period - 12), -1):
         start = pattern.start + (rng.integers(0, 2, pattern.start.shape) if rng.random() < 0.3 else 0)
         rows = Repetend(period, start)
         # The steady state begins once every instance runs, and ends when the first has no successor.
         count = pattern.size * (3 + 2 * (int(rows.start.max() + problem.span.max()) // period + 2))
-        long = bool(pipeline_violations(problem, rows.unroll(count)))
-        assert bool(pattern_violations(problem, period, rows.start)) == long
-        wrong += long
-    assert wrong < 12
+        assert bool(pattern_violations(problem, period, rows.start)) == bool(pipeline_violations(problem, rows.unroll(count)))
 
 
 def claims(schedule_: PipelineSchedule, **changes: object) -> list[str]:
@@ -53,9 +50,7 @@ def test_no_self_graded_period():
     """A shorter period, a pattern that has nothing to do with the schedule, bounds above values: all are found out."""
     good = schedule(po.load_pipeline("shape:V?devices=4&memory=3", micro_batches=6), num_workers=1)
     assert claims(good) == []
-    assert "while" in claims(good, repetend=Repetend(7, good.repetend.start))[0] or claims(
-        good, repetend=Repetend(7, good.repetend.start)
-    )
+    assert "the pattern of period 7 runs" in claims(good, repetend=Repetend(7, good.repetend.start))[0]
     late = good.start + np.arange(6)[:, None] * 100
     assert "longer than its pattern repeated" in claims(good, start=late)[0]
     assert "below the bound of 9999" in claims(good, makespan_bound=9999)[0]
