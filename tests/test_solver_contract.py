@@ -1,31 +1,48 @@
-"""The contract of every registered placement solver with the makespan as its objective.
+"""The contract of every registered solver, of every type of problem and objective.
 
-A solver that is registered is tested here without a line of its own: a valid placement, the objective
-recomputed, not below any lower bound, the budget kept, the same answer for the same seed, the problem left
-alone, and never worse than the placement it was given to start from.
+A solver that is registered is tested here without a line of its own: a valid solution, its value recomputed, not below
+any lower bound, the budget kept, the same answer for the same seed, the problem left alone, and never worse than the
+solution it was given to start from. Solvers of other packages are run in the same way, whatever they claim.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from stream_samples import few_jobs, stream
 
+from placeopt.certify.certificate import solution_hash
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
 from placeopt.model.arrays import UNLIMITED
+from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
 from placeopt.model.cluster import contention_matrix
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, Refused, SolverError
+from placeopt.model.objective import objective_of
 from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.result import Result
+from placeopt.schedules.problem import load_pipeline
 from placeopt.solvers.heuristics.repair import pack
+from placeopt.solving.base import SearchSolver
 from placeopt.solving.bound import bound
-from placeopt.solving.registry import make_solver, solver_class, specs
+from placeopt.solving.registry import make_solver, register, solver_class, specs
+from placeopt.solving.run import run
 
 SOLVERS = sorted(name for name, spec in specs("placement").items() if "makespan" in spec.objectives)
+OTHERS = sorted(
+    (spec.kind, objective, name)
+    for name, spec in specs().items()
+    for objective in spec.objectives
+    if (spec.kind, objective) != ("placement", "makespan") and not spec.broken
+)
+"""(kind, objective, name) of every registered solver of anything but the makespan of a placement."""
 EVALUATIONS = 48
 SMALL = {"num_workers": 1, "workers": 1}
 """Options that keep a solver deterministic and thrifty, given where it has such a field."""
@@ -86,15 +103,15 @@ def instances():
     }  # fmt: skip
 
 
-def make(name):
+def make(name, kind="placement"):
     """Return the solver, single-threaded where it can be."""
-    known = {field.name for field in dataclasses.fields(solver_class(name))}
-    return make_solver(name, **{key: value for key, value in SMALL.items() if key in known})
+    known = {field.name for field in dataclasses.fields(solver_class(name, kind))}
+    return make_solver(name, kind, **{key: value for key, value in SMALL.items() if key in known})
 
 
 def budget_for(name):
     """Return a budget that ends by evaluations; the seconds only guard against a solver that does not count."""
-    return Budget(seconds=20, evaluations=EVALUATIONS) if specs("placement")[name].search else Budget()
+    return Budget(seconds=20, evaluations=EVALUATIONS) if specs()[name].search else Budget()
 
 
 def skip_refusal(name, refusal):
@@ -109,7 +126,7 @@ def solved(name, instance, seed=0):
     """Solve once per (solver, instance, seed) and share the result among the tests."""
     problem = instances()[instance]
     try:
-        return make(name).solve(problem, budget_for(name), seed=seed)
+        return run(problem, make(name), budget_for(name), seed=seed)
     except InputError as refusal:
         return skip_refusal(name, refusal)
 
@@ -168,7 +185,7 @@ def test_optimal_means_optimal(name, instance):
 def test_same_seed_same_answer(name, instance):
     """Solving again with the seed and the evaluations of the first run gives the same placement and trace."""
     first = solved(name, instance, 7)
-    again = make(name).solve(instances()[instance], budget_for(name), seed=7)
+    again = run(instances()[instance], make(name), budget_for(name), seed=7)
     assert again.solution == first.solution
     assert (again.objective, again.queue, again.evaluations) == (first.objective, first.queue, first.evaluations)
     assert [point.incumbent for point in again.trace] == [point.incumbent for point in first.trace]
@@ -178,7 +195,7 @@ def test_evaluations_kept(name):
     """No solver evaluates more candidates than the budget allows, down to a single one."""
     problem = instances()["unrelated"]
     for evaluations in (1, 7, EVALUATIONS):
-        result = make(name).solve(problem, Budget(seconds=20, evaluations=evaluations), seed=1)
+        result = run(problem, make(name), Budget(seconds=20, evaluations=evaluations), seed=1)
         assert result.evaluations <= evaluations
         assert result.solution is not None
 
@@ -187,7 +204,7 @@ def test_target_ends_the_search(name):
     """A target that any placement meets ends the search with its first incumbent."""
     problem = instances()["unrelated"]
     generous = int(problem.compute.max(axis=1).sum() + problem.transfer.sum() * 3)
-    result = make(name).solve(problem, Budget(seconds=20, target=generous), seed=1)
+    result = run(problem, make(name), Budget(seconds=20, target=generous), seed=1)
     assert result.objective <= generous
     assert result.stop_reason in ("target", "converged", "proved")
 
@@ -198,7 +215,7 @@ def test_problem_and_solver_untouched(name):
     solver, before = make(name), problem.hash
     copy = dataclasses.replace(solver)
     try:
-        solver.solve(problem, budget_for(name), seed=0)
+        run(problem, solver, budget_for(name), seed=0)
     except InputError as refusal:
         skip_refusal(name, refusal)
     arrays = ("compute", "transfer", "producer", "consumer", "resident", "capacity", "colocation", "channel")
@@ -213,7 +230,7 @@ def test_never_worse_than_initial(name, instance):
     problem = instances()[instance]
     start = solved("edge-zeroing", instance).solution
     value, _ = best_queue(problem, start)
-    result = make(name).solve(problem, budget_for(name), seed=0, initial=start)
+    result = run(problem, make(name), budget_for(name), seed=0, initial=start)
     assert result.objective <= value
 
 
@@ -221,7 +238,7 @@ def test_progress_is_monotone(name):
     """Incumbents in the trace fall, bounds rise, and the callback sees the last incumbent."""
     seen = []
     problem = instances()["unrelated"]
-    result = make(name).solve(problem, budget_for(name), seed=0, on_progress=seen.append)
+    result = run(problem, make(name), budget_for(name), seed=0, on_progress=seen.append)
     incumbents = [point.incumbent for point in result.trace if point.incumbent is not None]
     assert incumbents == sorted(incumbents, reverse=True)
     bounds = [point.lower_bound for point in result.trace]
@@ -236,7 +253,7 @@ def test_other_objectives_are_refused(name):
     for objective in {"makespan", "period", "latency"} - set(listed):
         problem = instances()["unrelated"].replace(objective=objective)
         with pytest.raises(InputError, match=name):
-            make(name).solve(problem, budget_for(name), seed=0)
+            run(problem, make(name), budget_for(name), seed=0)
 
 
 @pytest.mark.parametrize(
@@ -250,9 +267,199 @@ def test_other_objectives_are_refused(name):
 def test_impossible_memory_has_no_solution(name, problem):
     """Where the ops cannot fit, no solver returns a placement; it says why."""
     try:
-        result = make(name).solve(problem, budget_for(name), seed=0)
+        result = run(problem, make(name), budget_for(name), seed=0)
     except InputError as refusal:
         skip_refusal(name, refusal)
     assert result.solution is None
     assert result.status in ("infeasible", "unknown")
     assert result.message
+
+
+# --- every other type of problem and objective ------------------------------------------------------------
+
+
+@functools.cache
+def other_problems(kind, objective):
+    """Return small problems of a type and an objective; each solver takes at least one of them."""
+    if kind == "jobs":
+        return (few_jobs(0), stream(jobs=12, seed=1))
+    if kind == "pipeline":
+        return (
+            load_pipeline("shape:V?devices=2&memory=3&micro_batches=6"),
+            load_pipeline("shape:V?devices=4&split=1&micro_batches=8"),
+            load_pipeline("shape:interleaved?devices=2&micro_batches=4"),
+            load_pipeline("shape:wave?devices=4&split=1&micro_batches=8"),
+            load_pipeline("shape:wave?devices=2&micro_batches=4"),
+            load_pipeline("shape:X?devices=2&micro_batches=4"),
+            load_pipeline("shape:X?devices=2&split=1&micro_batches=4"),
+        )
+    problems = [layered(1, num_ops=9), layered(2, num_ops=9, capacity=[30, 30, 30])]
+    if objective == "period":
+        problems.append(layered(3, num_ops=8, backward=[0, 0, 0, 0, 1, 1, 1, 1]))
+    return tuple(problem.replace(objective=objective) for problem in problems)
+
+
+@functools.cache
+def other_results(kind, objective, name):
+    """Return the problems that a solver takes, each with its result."""
+    found = []
+    for problem in other_problems(kind, objective):
+        with contextlib.suppress(Refused):
+            found.append((problem, run(problem, make(name, kind), budget_for(name), seed=3)))
+    return found
+
+
+def same_solution(first, second):
+    """Whether two results have the same solution and value."""
+    if first.solution is None or second.solution is None:
+        return first.solution is second.solution
+    return (solution_hash(first.solution), first.value) == (solution_hash(second.solution), second.value)
+
+
+@pytest.fixture(params=OTHERS, ids=lambda case: "-".join(case))
+def case(request):
+    """(kind, objective, name) of a registered solver."""
+    return request.param
+
+
+def test_others_are_judged_and_valued_again(case):
+    """Every solution is judged valid, its value is found again, and no bound is above it."""
+    results = other_results(*case)
+    assert any(result.solution is not None for _, result in results), "it takes none of the small problems"
+    for problem, result in results:
+        objective = objective_of(problem)
+        assert result.objective_name == objective.name
+        if result.solution is None:
+            assert result.message
+            continue
+        finished = objective.finish(problem, result.solution, result.queue or None)
+        assert finished.violations == ()
+        assert finished.value == result.value
+        assert result.lower_bound <= result.value
+        assert (result.status == "optimal") == (result.lower_bound == result.value)
+        assert objective.bounds(problem, 1.0).value <= result.value
+
+
+def test_others_keep_the_budget_and_the_problem(case):
+    """The number of evaluations is kept and the problem is left as it was."""
+    kind, _, name = case
+    for problem, result in other_results(*case):
+        if specs()[name].search:
+            assert result.evaluations <= EVALUATIONS
+        copy = dataclasses.replace(problem, name="untouched")
+        assert copy.hash == problem.hash
+        assert make(name, kind) == make(name, kind)
+
+
+def test_others_give_the_same_answer_for_the_same_seed(case):
+    """Running again gives the same solution."""
+    kind, _, name = case
+    for problem, result in other_results(*case)[:2]:
+        again = run(problem, make(name, kind), budget_for(name), seed=3)
+        assert same_solution(again, result)
+
+
+def test_others_are_never_worse_than_initial(case):
+    """The best known solution to start from is an upper limit on the result."""
+    kind, objective, name = case
+    for problem, _ in other_results(*case)[:2]:
+        default = objective_of(problem).default_solver
+        known = [r for p, r in other_results(kind, objective, default) if p is problem and r.solution is not None]
+        for start in known:
+            try:
+                result = run(problem, make(name, kind), budget_for(name), seed=3, initial=start.solution)
+            except Refused:
+                continue
+            assert result.value <= start.value
+
+
+# --- solvers of other packages ------------------------------------------------------------------------------
+
+
+@register("contract-liar", objectives=("makespan", "period"))
+@dataclasses.dataclass(frozen=True)
+class Liar:
+    """Puts everything on one device and makes up value, bound and proof."""
+
+    name = "contract-liar"
+
+    def solve(self, problem, budget, *, seed, initial=None, on_progress=None):
+        """Claim one tick, proved."""
+        solution = Placement(np.zeros(problem.num_ops, dtype=np.int64))
+        return Result(problem.name, self.name, solution, 1, 1, "magic", "optimal", "proved", 1, 0.0, seed)
+
+
+@register("contract-searching-liar")
+@dataclasses.dataclass(frozen=True)
+class SearchingLiar(SearchSolver):
+    """The same on our base: it offers a made-up value and raises a made-up bound."""
+
+    name = "contract-searching-liar"
+
+    def search(self, problem, tracker):
+        """Offer one device as if it took a tick."""
+        tracker.count(1)
+        tracker.raise_bound(1, "magic")
+        tracker.offer(1, Placement(np.zeros(problem.num_ops, dtype=np.int64)))
+
+
+@register("contract-breaker")
+class Breaker:
+    """No dataclass; does what `deed` says."""
+
+    name = "contract-breaker"
+    deed = "raise"
+
+    def solve(self, problem, budget, *, seed, initial=None, on_progress=None):
+        """Raise, exit, interrupt itself, or return nonsense."""
+        if self.deed == "raise":
+            raise RuntimeError("two\nlines")
+        if self.deed == "exit":
+            raise SystemExit(7)
+        if self.deed == "interrupt":
+            raise KeyboardInterrupt
+        if self.deed == "invalid":
+            solution = Placement(np.full(problem.num_ops, problem.num_devices, dtype=np.int64))
+            return Result(problem.name, self.name, solution, 5, 0, "none", "feasible", "converged", 1, 0.0, seed)
+        solution = Placement([0]) if self.deed == "short" else "nothing"
+        return SimpleNamespace(solution=solution, evaluations=-3)
+
+
+@pytest.mark.parametrize("name", ["contract-liar", "contract-searching-liar"])
+def test_a_made_up_value_is_replaced(name):
+    """What a plug-in claims is not reported: its solution is valued here and its bound is no proof."""
+    problem = instances()["unrelated"]
+    result = run(problem, make(name), Budget(seconds=5), seed=0)
+    assert result.value == best_queue(problem, result.solution)[0] > 1
+    assert (result.lower_bound, result.status, result.bound_method) == (0, "feasible", "none")
+    assert "claim" in result.message
+    assert all(point.incumbent is None or point.incumbent >= result.value for point in result.trace)
+    start = solved("edge-zeroing", "unrelated")
+    assert run(problem, make(name), Budget(seconds=5), initial=start.solution).value <= start.value
+
+
+@pytest.mark.parametrize("deed", ["raise", "exit", "invalid", "short", "text"])
+def test_a_broken_solver_is_a_solver_error(deed, monkeypatch):
+    """Whatever a plug-in does wrong is one line that names it, with what is known kept."""
+    monkeypatch.setattr(Breaker, "deed", deed)
+    start = solved("edge-zeroing", "unrelated")
+    with pytest.raises(SolverError, match="contract-breaker") as failure:
+        run(instances()["unrelated"], make_solver("contract-breaker"), Budget(seconds=5), initial=start.solution)
+    assert "\n" not in str(failure.value)
+    assert failure.value.partial.value == start.value
+
+
+def test_a_solver_that_interrupts_itself_keeps_what_is_known(monkeypatch):
+    """KeyboardInterrupt from inside ends this solver alone."""
+    monkeypatch.setattr(Breaker, "deed", "interrupt")
+    start = solved("edge-zeroing", "unrelated")
+    result = run(instances()["unrelated"], make_solver("contract-breaker"), Budget(seconds=5), initial=start.solution)
+    assert (result.stop_reason, result.value) == ("interrupted", start.value)
+
+
+def test_a_false_bound_of_our_own_is_never_swallowed(monkeypatch):
+    """A bound above the value of a valid solution is an error that names both, wherever it is proved."""
+    problem = instances()["unrelated"]
+    value = solved("heft", "unrelated").value
+    with pytest.raises(SolverError, match=f"{value + 1}.*exceeds.*{value}"):
+        run(problem, make_solver("heft"), Budget(seconds=5), bound=BoundReport(value + 1, "false"))
