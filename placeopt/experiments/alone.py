@@ -67,8 +67,9 @@ def run_alone(cell: Cell, reason: str = "") -> dict[str, Any]:
 
 def _cause(cell: Cell, code: int, age: float, reason: str) -> str:
     """Say why a process ended without a row."""
-    if cell.hard_timeout is not None and age >= 0.95 * cell.hard_timeout:
-        return f"hard timeout: not finished after {cell.hard_timeout:g} s, worker ended"
+    limit = cell.hard_timeout
+    if limit is not None and (age >= limit + START_UP if code < 0 else code == 1 and age >= 0.95 * limit):
+        return f"hard timeout: not finished after {limit:g} s, worker ended"
     if code < 0:
         return f"worker killed by signal {-code}" + (" (out of memory?)" if code == -9 else "")
     return f"worker ended with exit code {code}" + (f" ({reason})" if reason else "")

@@ -8,10 +8,10 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar
 
-from placeopt.makespan.evaluate import finish
+from placeopt.makespan.evaluate import best_queue
 from placeopt.model.placement import Placement
+from placeopt.model.result import Result
 from placeopt.solving.registry import register
-from placeopt.solving.tracker import Tracker
 
 
 @register("misbehave", summary="raises, sleeps, dies or returns, by seed")
@@ -29,12 +29,15 @@ class Misbehave:
             raise RuntimeError("this solver always raises")
         if deed == "full":
             raise OSError(28, "No space left on device")
+        if deed == "interrupt":
+            raise KeyboardInterrupt
+        if deed == "exit":
+            os._exit(7)
         if deed == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if deed == "hang":
             time.sleep(3600)
-        tracker = Tracker("misbehave", problem, budget, seed=seed)
-        with tracker:
-            tracker.count(1)
-            tracker.offer(10**12, Placement([seed % problem.num_devices] * problem.num_ops))
-        return finish(tracker, tracker.solution)
+        solution = Placement([seed % problem.num_devices] * problem.num_ops)
+        value = 1 if deed == "lie" else best_queue(problem, solution)[0]
+        return Result(problem.name, self.name, solution, value, int(deed == "lie"), "none",
+                      "optimal" if deed == "lie" else "feasible", "converged", 1, 0.0, seed)  # fmt: skip

@@ -10,16 +10,20 @@ import signal
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
+import placeopt as po
 from placeopt.experiments.cell import pack_placement, unpack_placement
+from placeopt.experiments.report import write_report
 from placeopt.experiments.runner import run_study
 from placeopt.experiments.store import RunStore, latest, read_rows
 from placeopt.experiments.study import expand, expand_instances, load_study
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
+from placeopt.solving.registry import solver_class
 
 STUDY = """
 name = "grid"
@@ -118,40 +122,151 @@ def test_same_values_on_every_back_end_and_resume_skips(tmp_path):
     assert (again.skipped, again.done) == (again.total, 0)
 
 
-def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, monkeypatch):
-    """A solver that raises, dies by SIGKILL or never returns is a recorded failure; all other cells finish."""
+@pytest.fixture
+def bad_solvers(tmp_path, monkeypatch):
+    """Install a package whose entry points are solvers that misbehave, and one that cannot be imported."""
     here = str(Path(__file__).parent)
-    monkeypatch.syspath_prepend(here)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
     distribution = tmp_path / "site" / "bad-1.0.dist-info"
     distribution.mkdir(parents=True)
     (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 1.0\n")
-    (distribution / "entry_points.txt").write_text("[placeopt.solvers]\nmisbehave = badsolvers:Misbehave\n")
-    monkeypatch.syspath_prepend(str(distribution.parent))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(distribution.parent), os.environ["PYTHONPATH"]]))
-    deeds = ["good", "raise", "good", "kill", "good", "hang", "full", "good"]
-    study = study_of(
-        tmp_path,
+    points = "[placeopt.solvers]\nmisbehave = badsolvers:Misbehave\nbroken = nosuchmodule:Solver\n"
+    (distribution / "entry_points.txt").write_text(points)
+    for folder in (here, str(distribution.parent)):
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
+    return distribution
+
+
+def study_of_deeds(folder, deeds, more="", **fields):
+    """Return a study with a cell per deed, in the order of the seeds."""
+    settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in fields.items())
+    return study_of(
+        folder,
         f"""
         name = "grid"
         instances = ["gen:fork-join"]
         clusters = ["uniform:2"]
         seeds = {{count = {len(deeds)}}}
         evaluations = 5
-        hard_timeout = 10
+        {settings}
         [[solvers]]
         name = "misbehave"
         options = {{deeds = {json.dumps(deeds)}}}
+        {more}
         """,
     )
-    summary = run_study(study, tmp_path / "out", jobs=2)
+
+
+WORDS = {
+    "raise": "always raises", "kill": "signal 9", "hang": "hard timeout", "full": "No space left",
+    "exit": "exit code 7", "interrupt": "interrupted itself",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("backend", "jobs"), [("loky", 2), ("loky", 1), ("threading", 2), ("dask", 2)])
+@pytest.mark.usefixtures("bad_solvers")
+def test_misbehaving_solvers_are_recorded_and_the_rest_completes(tmp_path, backend, jobs):
+    """A solver that raises, exits, dies or never returns is a recorded failure on every back end; the rest finishes."""
+    if backend == "dask":
+        pytest.importorskip("distributed", reason="the dask back end needs the dask extra")
+    deeds = ["good", "raise", "kill", "good", "hang", "full", "exit", "interrupt", "good"]
+    study = study_of_deeds(tmp_path, deeds, hard_timeout=8)
+    summary = run_study(study, tmp_path / "out", jobs=jobs, backend=backend)
     rows = {row["seed"]: row for row in latest(read_rows(tmp_path / "out/grid/runs.jsonl")).values()}
-    assert (summary.done, summary.failed) == (4, 4)
-    for seed, words in [(1, "always raises"), (3, "signal 9"), (5, "hard timeout"), (6, "No space left")]:
-        assert rows[seed]["status"] == "failed"
-        assert words in rows[seed]["error"]
-    assert all(rows[seed]["value"] for seed in (0, 2, 4, 7))
+    assert (summary.done, summary.failed) == (3, 6)
+    for seed, deed in enumerate(deeds):
+        if deed == "good":
+            assert rows[seed]["value"]
+        else:
+            assert rows[seed]["status"] == "failed"
+            assert WORDS[deed] in rows[seed]["error"]
+            assert "\n" not in rows[seed]["error"]
     assert run_study(study, tmp_path / "out", jobs=1, retry_failed=False).done == 0
+
+
+@pytest.mark.usefixtures("bad_solvers")
+def test_lies_and_broken_packages_in_a_grid(tmp_path):
+    """A made-up value is replaced by that of the solution; a package that cannot be imported is a failure of its own."""
+    study = study_of_deeds(tmp_path, ["lie"], '[[solvers]]\nname = "broken"', keep_placements=True)
+    summary = run_study(study, tmp_path / "out", jobs=1)
+    rows = {row["solver"]: row for row in latest(read_rows(tmp_path / "out/grid/runs.jsonl")).values()}
+    assert (summary.done, summary.failed) == (1, 1)
+    assert "nosuchmodule" in rows["broken"]["error"]
+    problem = po.load("gen:fork-join", cluster="uniform:2")
+    placement = unpack_placement(rows["misbehave"]["placement"])
+    assert rows["misbehave"]["value"] == po.evaluate(problem, placement).makespan > 1
+    assert rows["misbehave"]["lower_bound"] <= rows["misbehave"]["value"]
+    files, _ = write_report(tmp_path / "out/grid", tmp_path / "report")
+    assert str(rows["misbehave"]["value"]) in (tmp_path / "report/best-known.csv").read_text()
+    assert files
+
+
+def test_the_key_has_the_version_of_the_solver(tmp_path, bad_solvers, monkeypatch):
+    """A new version of somebody's solver is another cell; our own has the version of the package."""
+    keys = [expand(study_of_deeds(tmp_path, ["good"]))[0].key]
+    (bad_solvers / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 2.0\n")
+    keys.append(expand(study_of_deeds(tmp_path, ["good"]))[0].key)
+    monkeypatch.setattr(solver_class("misbehave"), "version", "3", raising=False)
+    keys.append(expand(study_of_deeds(tmp_path, ["good"]))[0].key)
+    assert len(set(keys)) == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("{0..4}", "{1..1000000000}"),
+        ('"gen:fork-join"', json.dumps("gen:x?k=" + "{a,b}" * 40)),
+        ("seeds = {count = 3}", "seeds = [-1]"),
+        ("seeds = {count = 3}", "seeds = {first = -1, count = 3}"),
+        ("seeds = {count = 3}", f"seeds = {'[' * 5000}{']' * 5000}"),
+        ("evaluations = 20", f"evaluations = {'9' * 5000}"),
+        ("runs = [1, 5]", f"runs = {[1] * 3000}, a = {[1] * 3000}"),
+    ],
+)
+def test_huge_studies_are_refused_at_once(tmp_path, old, new):
+    """Ranges, braces, nesting and numbers without end are one line each."""
+    assert old in STUDY
+    with pytest.raises(InputError) as error:
+        expand(study_of(tmp_path, STUDY.replace(old, new, 1)))
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_a_study_with_a_byte_order_mark_is_read(tmp_path):
+    """An editor may put a byte-order mark before TOML."""
+    (tmp_path / "grid.toml").write_bytes(b"\xef\xbb\xbf" + STUDY.encode())
+    assert load_study(tmp_path / "grid.toml").name == "grid"
+
+
+@pytest.mark.parametrize("line", ["{}", "[1]", '{"key": 5}', '{"key": "a"}', "[" * 100_000, '{"key": "a", "value": "x"}'])
+def test_damaged_rows_are_one_line(tmp_path, line):
+    """A line that is no row of a cell is named."""
+    (tmp_path / "runs.jsonl").write_text(line + "\n")
+    with pytest.raises(InputError, match="damaged") as error:
+        write_report(tmp_path, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_grids_of_pipelines_have_the_period_of_a_micro_batch(tmp_path):
+    """A pipeline's value is ticks per micro-batch, exact where that is a fraction."""
+    study = study_of(
+        tmp_path,
+        """
+        name = "grid"
+        kind = "pipeline"
+        objectives = ["period"]
+        instances = ["shape:V?devices=4&memory=3"]
+        seconds = 60
+        [[solvers]]
+        name = "repetend"
+        options = {size = 3}
+        """,
+    )
+    summary = run_study(study, tmp_path, jobs=1)
+    assert summary.failed == 0, summary.errors
+    (row,) = read_rows(tmp_path / "grid/runs.jsonl")
+    assert (row["value"], row["value_exact"]) == (float(Fraction(16, 3)), "16/3")
+    write_report(tmp_path / "grid", tmp_path / "report")
 
 
 def test_torn_last_line_is_repaired(tmp_path):
