@@ -10,9 +10,9 @@ def _spec(name: str, target: str, summary: str, *, search: bool = False) -> Solv
 
 
 SPECS: tuple[SolverSpec, ...] = (
-    _spec("single-device", "heuristics.trivial:SingleDevice", "everything on the best single device"),
-    _spec("random", "heuristics.trivial:RandomPlacement", "best of many uniform random placements", search=True),
-    _spec("round-robin", "heuristics.trivial:RoundRobin", "contiguous chunks of a topological order"),
+    _spec("single-device", "heuristics.baselines:SingleDevice", "everything on the best single device"),
+    _spec("random", "heuristics.baselines:RandomPlacement", "best of many uniform random placements", search=True),
+    _spec("round-robin", "heuristics.baselines:RoundRobin", "contiguous chunks of a topological order"),
     _spec("heft", "heuristics.list_scheduling:Heft", "earliest finish by upward rank, with insertion (2002)"),
     _spec("cpop", "heuristics.list_scheduling:Cpop", "critical path on one device, the rest by earliest finish (2002)"),
     _spec("peft", "heuristics.list_scheduling:Peft", "earliest finish plus an optimistic cost table (2014)"),
@@ -23,6 +23,6 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec("m-topo", "heuristics.baechi:MTopo", "topological order, equal shares of memory (Baechi 2020)"),
     _spec("m-etf", "heuristics.baechi:MEtf", "earliest task first among devices with space (Baechi 2020)"),
     _spec("m-sct", "heuristics.baechi:MSct", "earliest task first with favourite children from an LP (Baechi 2020)"),
-    _spec("edge-zeroing", "clustering:EdgeZeroing", "merge along expensive edges under a load cap (Sarkar 1989)"),
-    _spec("dsc", "clustering:Dsc", "dominant sequence clustering, clusters mapped to devices (1994)"),
+    _spec("edge-zeroing", "heuristics.clustering:EdgeZeroing", "merge along expensive edges under a load cap (Sarkar 1989)"),
+    _spec("dsc", "heuristics.clustering:Dsc", "dominant sequence clustering, clusters mapped to devices (1994)"),
 )  # fmt: skip

@@ -1,12 +1,14 @@
 """Baechi's memory-constrained placers: m-TOPO, m-ETF and m-SCT.
 
-B. Jeon et al., "Baechi: fast device placement of machine learning graphs", SoCC 2020. m-SCT adapts the small
-communication time algorithm of C. Hanen, A. Munier, "An approximation algorithm for scheduling dependent tasks
-on m processors with small communication delays", 1995: a linear program picks at most one *favourite child*
-per op and one favourite parent per child; they share a device.
+m-SCT adapts the small communication time algorithm: a linear program picks at most one *favourite child* per op and one
+favourite parent per child; they share a device. Where the problem limits the dynamic peak, these placers count an op's
+tensors as resident first (as Baechi does) and less of them only if nothing fits.
 
-Where the problem limits the dynamic peak, these placers count an op's tensors as resident first (as Baechi
-does) and less of them only if nothing fits.
+References
+----------
+- B. Jeon et al., "Baechi: fast device placement of machine learning graphs", SoCC 2020.
+- C. Hanen, A. Munier, "An approximation algorithm for scheduling dependent tasks on m processors with small communication
+  delays", 1995.
 """
 
 from __future__ import annotations
@@ -16,26 +18,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.errors import InputError
-from placeopt.solvers.heuristics import kernels
-from placeopt.solvers.heuristics.driver import INFLATIONS, View, run
+from placeopt.solvers.heuristics.context import Context
+from placeopt.solvers.heuristics.heuristic import CAUTIOUS, Heuristic
+from placeopt.solvers.heuristics.time_kernels import schedule_with_favourites
+from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from placeopt.model.budget import Budget
     from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
-
-CAUTIOUS = INFLATIONS[::-1]
+    from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)
-class MTopo:
+class MTopo(Heuristic):
     """Fill device after device in topological order up to an equal share of memory.
 
     The share is total bytes / devices + the largest op; bytes are resident bytes and output tensors. On
@@ -43,35 +41,23 @@ class MTopo:
     """
 
     name: ClassVar[str] = "m-topo"
+    inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
 
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Place once; what breaks a capacity is repaired."""
-
-        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
-            yield view.repaired(_fill(view))
-
-        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress,
-                   inflations=CAUTIOUS)  # fmt: skip
+        yield context.repaired(_fill(context))
 
 
-def _fill(view: View) -> NDArray[np.int64]:
-    problem, units = view.problem, view.units
+def _fill(context: Context) -> NDArray[np.int64]:
+    problem, units = context.problem, context.units
     k = problem.num_devices
     weight = problem.resident.astype(np.float64)
     np.add.at(weight, problem.producer, problem.tensor_bytes)
     if weight.sum() == 0:
-        weight = view.mean_compute
+        weight = context.mean_compute
     unit_weight = np.bincount(units.unit, weight, minlength=len(units.bytes))
     share = unit_weight.sum() / k + unit_weight.max()
-    home = view.unpinned.copy()
+    home = context.unpinned.copy()
     used = np.zeros(k)
     free = units.capacity.copy()
     current = 0
@@ -95,79 +81,51 @@ def _fill(view: View) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class MEtf:
+class MEtf(Heuristic):
     """Earliest task first over the devices with space, ties in topological order."""
 
     name: ClassVar[str] = "m-etf"
+    inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
 
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Plan once, counting tensors as resident where the limit is on the dynamic peak."""
-
-        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
-            yield view.fitted(view.by_time(view.position))
-
-        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress,
-                   inflations=CAUTIOUS)  # fmt: skip
+        yield context.fitted(context.by_time(context.position))
 
 
 @dataclass(frozen=True)
-class MSct:
+class MSct(Heuristic):
     """Earliest task first in which favourite children, chosen by a linear program, follow their parents.
 
-    Parameters
-    ----------
-    threshold : an edge is a favourite when its relaxed variable is below this; at 1/2, the rounding of Hanen
-        and Munier, an op still has at most one favourite, smaller values keep only the clear ones.
-    max_edges : beyond this many edges the linear program is replaced by a greedy choice (largest transfers
-        first), and the message says so.
+    The linear program is that of Hanen and Munier; at a threshold of 1/2, their rounding, an op has at most one favourite.
     """
 
-    threshold: float = 0.5
-    max_edges: int = 5_000
-
     name: ClassVar[str] = "m-sct"
+    inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
 
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold <= 0.5:
-            raise InputError(f"m-sct: threshold must be in (0, 0.5], received {self.threshold}")
+    threshold: float = option(
+        0.5, above=0, high=0.5, meaning="an edge is a favourite below it; smaller values keep only the clear ones"
+    )
+    max_edges: int = option(5_000, low=0, meaning="with more edges a greedy choice replaces the linear program")
 
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Solve the linear program once, then plan."""
-        small = problem.num_edges <= self.max_edges
-        message = "" if small else (f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children "
-                                    "were chosen greedily instead of by the linear program")  # fmt: skip
-        view_of_lp = View(problem)
-        favourite = greedy_children(view_of_lp)
-        if small:
-            favourite = favourite_children(view_of_lp, self.threshold, seconds=budget.seconds)
-
-        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
-            level, _ = view.upward_rank()
-            position = view.inverse(view.by_decreasing(level))
-            plan = kernels.schedule_with_favourites(view.graph, view.units, position, favourite, view.unpinned)
-            yield view.fitted(plan)
-
-        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress,
-                   inflations=CAUTIOUS, message=message)  # fmt: skip
+        problem = context.problem
+        plain = Context(problem)
+        if problem.num_edges <= self.max_edges:
+            seconds = None if tracker.budget.seconds is None else tracker.seconds_left
+            favourite = favourite_children(plain, self.threshold, seconds=seconds)
+        else:
+            favourite = greedy_children(plain)
+            tracker.message = (f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children were "
+                               "chosen greedily instead of by the linear program")  # fmt: skip
+        level, _ = context.upward_rank()
+        position = context.inverse(context.by_decreasing(level))
+        yield context.fitted(schedule_with_favourites(
+            context.graph, context.costs, context.units, position, favourite, context.unpinned
+        ))  # fmt: skip
 
 
-def favourite_children(view: View, threshold: float = 0.5, seconds: float | None = None) -> NDArray[np.int64]:
+def favourite_children(context: Context, threshold: float = 0.5, seconds: float | None = None) -> NDArray[np.int64]:
     """Return the favourite child of each op or -1, by the relaxed linear program of Hanen and Munier.
 
     Minimise w subject to w >= s_i + p_i; s_j >= s_i + p_i + c_ij x_ij for every edge; over the children of
@@ -178,14 +136,14 @@ def favourite_children(view: View, threshold: float = 0.5, seconds: float | None
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
-    problem = view.problem
+    problem = context.problem
     n = problem.num_ops
     parent, child, tensor = problem.producer[problem.edge_tensor], problem.consumer, problem.edge_tensor
     count = len(child)
     if count == 0:
         return np.full(n, -1, dtype=np.int64)
-    scale = max(1.0, float(view.mean_compute.max()), float(view.mean_transfer.max()))
-    work, delay = view.mean_compute / scale, view.mean_transfer[tensor] / scale
+    scale = max(1.0, float(context.mean_compute.max()), float(context.mean_transfer.max()))
+    work, delay = context.mean_compute / scale, context.mean_transfer[tensor] / scale
     edge, op = np.arange(count), np.arange(n)
     # Columns: x of each edge, s of each op, w. Rows: edges, ops (makespan), ops (children), ops (parents).
     row: list[Any] = [edge, edge, edge, count + op, count + op, count + n + parent, count + 2 * n + child]
@@ -204,17 +162,17 @@ def favourite_children(view: View, threshold: float = 0.5, seconds: float | None
     answer = linprog(cost, A_ub=matrix, b_ub=limit, bounds=bounds, method="highs-ipm",
                      options={} if seconds is None else {"time_limit": seconds})  # fmt: skip
     if answer.x is None or answer.status != 0:
-        return greedy_children(view)
+        return greedy_children(context)
     share = answer.x[:count]
     chosen = edge[share < threshold - 1e-9]
-    order = chosen[np.lexsort((chosen, -view.mean_transfer[tensor[chosen]], np.round(share[chosen], 9)))]
+    order = chosen[np.lexsort((chosen, -context.mean_transfer[tensor[chosen]], np.round(share[chosen], 9)))]
     return _match(n, parent[order], child[order])
 
 
-def greedy_children(view: View) -> NDArray[np.int64]:
+def greedy_children(context: Context) -> NDArray[np.int64]:
     """Return a favourite child of each op or -1: edges by decreasing transfer time, each op once."""
-    problem = view.problem
-    order = np.lexsort((np.arange(problem.num_edges), -view.mean_transfer[problem.edge_tensor]))
+    problem = context.problem
+    order = np.lexsort((np.arange(problem.num_edges), -context.mean_transfer[problem.edge_tensor]))
     return _match(problem.num_ops, problem.producer[problem.edge_tensor][order], problem.consumer[order])
 
 

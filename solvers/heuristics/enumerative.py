@@ -1,10 +1,14 @@
 """Enumerative: per sharded op, the balanced assignment of shards to devices with the least communication.
 
-The enumerative optimizer of Doppler (2025) walks over the *meta-ops* (ops of the unsharded graph) in
+The enumerative optimizer of Doppler walks over the *meta-ops* (ops of the unsharded graph) in
 topological order and, for the shards of each, tries every assignment that spreads them evenly over the
 devices, with the producers already placed. The cost of an assignment is the time to fetch the inputs, a sum
 over the shards; the best one therefore solves a linear assignment problem with ceil(shards / devices) places
 per device, which finds in polynomial time what enumeration finds in factorial time.
+
+References
+----------
+"DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs" (2025), its enumerative baseline.
 """
 
 from __future__ import annotations
@@ -14,24 +18,22 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.solvers.heuristics.driver import View, run
+from placeopt.solvers.heuristics.heuristic import Heuristic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from placeopt.model.budget import Budget
     from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solvers.heuristics.context import Context
+    from placeopt.solving.tracker import Tracker
 
 FORBIDDEN = 1e30
 
 
 @dataclass(frozen=True)
-class Enumerative:
+class Enumerative(Heuristic):
     """Meta-op by meta-op, spread the shards evenly over the devices with the least communication.
 
     On problems without meta-op labels the ops of equal depth and type form the groups; the message says so.
@@ -39,29 +41,17 @@ class Enumerative:
 
     name: ClassVar[str] = "enumerative"
 
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Place group after group; what does not fit into memory is repaired."""
-        labelled = int(problem.meta.max()) >= 0
-
-        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
-            yield view.repaired(assign_groups(view, groups(view, labelled=labelled)))
-
-        message = "" if labelled else "no meta-op labels: ops of equal depth and type were taken as shards of one op"
-        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress,
-                   message=message)  # fmt: skip
+        labelled = int(context.problem.meta.max()) >= 0
+        if not labelled:
+            tracker.message = "no meta-op labels: ops of equal depth and type were taken as shards of one op"
+        yield context.repaired(assign_groups(context, groups(context, labelled=labelled)))
 
 
-def depths(view: View, label: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+def depths(context: Context, label: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
     """Edges on the longest path to each op; with `label`, only edges inside one label count."""
-    problem = view.problem
+    problem = context.problem
     depth = np.zeros(problem.num_ops, dtype=np.int64)
     pointer, source, _ = problem.predecessors
     for op in problem.topological_order:
@@ -73,34 +63,34 @@ def depths(view: View, label: NDArray[np.int64] | None = None) -> NDArray[np.int
     return depth
 
 
-def groups(view: View, *, labelled: bool) -> list[NDArray[np.int64]]:
+def groups(context: Context, *, labelled: bool) -> list[NDArray[np.int64]]:
     """Return the sets of ops placed at once, in topological order of their first ops.
 
     A meta-op splits into its inner levels: the shards, then the ops that reduce their results.
     """
-    problem = view.problem
+    problem = context.problem
     if labelled:
         alone = problem.meta.max() + 1 + np.arange(problem.num_ops)
         label = np.where(problem.meta >= 0, problem.meta, alone)
-        level = depths(view, label)
+        level = depths(context, label)
     else:
         types = {kind: i for i, kind in enumerate(sorted(set(problem.op_types)))}
         label = np.array([types[kind] for kind in problem.op_types], dtype=np.int64)
-        level = depths(view)
+        level = depths(context)
     members: dict[tuple[int, int], list[int]] = {}
     for op in problem.topological_order.tolist():
         members.setdefault((int(label[op]), int(level[op])), []).append(op)
     return [np.array(ops, dtype=np.int64) for ops in members.values()]
 
 
-def assign_groups(view: View, grouped: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+def assign_groups(context: Context, grouped: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Place group after group, each by a linear assignment problem; device of each op."""
     from scipy.optimize import linear_sum_assignment
 
-    problem, units = view.problem, view.units
+    problem, units = context.problem, context.units
     k = problem.num_devices
     device = np.full(problem.num_ops, -1, dtype=np.int64)
-    home = view.unpinned.copy()
+    home = context.unpinned.copy()
     free = units.capacity.copy()
     load = np.zeros(k)
     for ops in grouped:
@@ -112,7 +102,7 @@ def assign_groups(view: View, grouped: list[NDArray[np.int64]]) -> NDArray[np.in
             usable = units.allowed[units.unit[rows]] & (units.bytes[units.unit[rows]][:, None] <= free)
             full = ~np.logical_or.reduce(usable, axis=1)
             usable[full] = units.allowed[units.unit[rows[full]]]  # repaired later
-            cost = _fetch_times(view, rows, device) + _tie_break(view, rows, load)
+            cost = _fetch_times(context, rows, device) + _tie_break(context, rows, load)
             places = -(-len(rows) // k)
             # Evenness is a wish: a place beyond the even share exists too, at a price above any fetch time.
             even = np.repeat(np.where(usable, cost, FORBIDDEN), places, axis=1)
@@ -128,13 +118,13 @@ def assign_groups(view: View, grouped: list[NDArray[np.int64]]) -> NDArray[np.in
                 home[unit] = owner[j]
                 free[owner[j]] -= units.bytes[unit]
         device[ops] = home[units.unit[ops]]
-        np.add.at(load, device[ops], view.mean_compute[ops])
+        np.add.at(load, device[ops], context.mean_compute[ops])
     return device
 
 
-def _fetch_times(view: View, rows: NDArray[np.int64], device: NDArray[np.int64]) -> NDArray[np.float64]:
+def _fetch_times(context: Context, rows: NDArray[np.int64], device: NDArray[np.int64]) -> NDArray[np.float64]:
     """Ticks to bring the placed inputs of each op to each device, shape (len(rows), num_devices)."""
-    problem = view.problem
+    problem = context.problem
     pointer, source, tensor = problem.predecessors
     cost = np.zeros((len(rows), problem.num_devices))
     for i, op in enumerate(rows.tolist()):
@@ -147,8 +137,8 @@ def _fetch_times(view: View, rows: NDArray[np.int64], device: NDArray[np.int64])
     return cost
 
 
-def _tie_break(view: View, rows: NDArray[np.int64], load: NDArray[np.float64]) -> NDArray[np.float64]:
+def _tie_break(context: Context, rows: NDArray[np.int64], load: NDArray[np.float64]) -> NDArray[np.float64]:
     """Less than half a tick in total: prefer faster and less loaded devices among equal fetch times."""
-    compute = view.problem.compute[rows].astype(np.float64)
+    compute = context.problem.compute[rows].astype(np.float64)
     heavy = load[None, :] + np.where(compute >= 0, compute, 0.0)
     return np.asarray(heavy / (2.0 * len(rows) * (float(heavy.max()) or 1.0)))

@@ -12,7 +12,12 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
-    from placeopt.solvers.heuristics.kernels import Floats, GraphArrays, Ints
+    from numpy.typing import NDArray
+
+    from placeopt.model.projection import CostArrays, GraphArrays
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True)
@@ -27,11 +32,11 @@ def upward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> tuple[Floats
     for position in range(n - 1, -1, -1):
         op = graph.order[position]
         tail = 0.0
-        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
-            length = delay[graph.succ_tensor[e]] + rank[graph.succ_op[e]]
+        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+            length = delay[graph.successors.tensor[e]] + rank[graph.successors.op[e]]
             if length > tail or following[op] < 0:
                 tail = length
-                following[op] = graph.succ_op[e]
+                following[op] = graph.successors.op[e]
         rank[op] = work[op] + tail
     return rank, following
 
@@ -43,30 +48,30 @@ def clustered_rank(graph: GraphArrays, work: Floats, delay: Floats, cluster: Int
     rank = np.zeros(n)
     for position in range(n - 1, -1, -1):
         op = graph.order[position]
-        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
-            length = rank[graph.succ_op[e]]
-            if cluster[graph.succ_op[e]] != cluster[op]:
-                length += delay[graph.succ_tensor[e]]
+        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+            length = rank[graph.successors.op[e]]
+            if cluster[graph.successors.op[e]] != cluster[op]:
+                length += delay[graph.successors.tensor[e]]
             rank[op] = max(rank[op], length)
         rank[op] += work[op]
     return rank
 
 
 @njit(cache=True, nogil=True)
-def placed_rank(graph: GraphArrays, device_of: Ints) -> Floats:
+def placed_rank(graph: GraphArrays, costs: CostArrays, device_of: Ints) -> Floats:
     """b-levels of a given assignment: its own compute times, transfers only between different devices."""
     n = len(device_of)
     rank = np.zeros(n)
     for position in range(n - 1, -1, -1):
         op = graph.order[position]
         home = device_of[op]
-        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
-            length = rank[graph.succ_op[e]]
-            there = device_of[graph.succ_op[e]]
+        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+            length = rank[graph.successors.op[e]]
+            there = device_of[graph.successors.op[e]]
             if there != home:
-                length += graph.transfer[graph.succ_tensor[e], graph.link_class[home, there]]
+                length += costs.transfer[graph.successors.tensor[e], costs.link_class[home, there]]
             rank[op] = max(rank[op], length)
-        rank[op] += graph.compute[op, home]
+        rank[op] += costs.compute[op, home]
     return rank
 
 
@@ -77,35 +82,35 @@ def downward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> Floats:
     rank = np.zeros(n)
     for position in range(n):
         op = graph.order[position]
-        for e in range(graph.pred_ptr[op], graph.pred_ptr[op + 1]):
-            source = graph.pred_op[e]
-            rank[op] = max(rank[op], rank[source] + work[source] + delay[graph.pred_tensor[e]])
+        for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
+            source = graph.predecessors.op[e]
+            rank[op] = max(rank[op], rank[source] + work[source] + delay[graph.predecessors.tensor[e]])
     return rank
 
 
 @njit(cache=True, nogil=True)
-def optimistic_cost(graph: GraphArrays, delay: Floats) -> Floats:
+def optimistic_cost(graph: GraphArrays, costs: CostArrays, delay: Floats) -> Floats:
     """Optimistic cost table of PEFT, shape (num_ops, num_devices).
 
     OCT(t_i, p_k) = max over children t_j of min over p_w of OCT(t_j, p_w) + w(t_j, p_w) + c_ij [w != k] (eq. 3).
     Since the minimum over w != k of x_w + c is only needed where it is below x_k, one minimum over all w serves
     every k. A device that cannot run a child gives no candidate; one that cannot run t_i keeps a value (unused).
     """
-    n, k = graph.compute.shape
+    n, k = costs.compute.shape
     table = np.zeros((n, k))
     for position in range(n - 1, -1, -1):
         op = graph.order[position]
-        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
-            child = graph.succ_op[e]
+        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+            child = graph.successors.op[e]
             cheapest = np.inf
             for device in range(k):
-                if graph.compute[child, device] >= 0:
-                    cheapest = min(cheapest, table[child, device] + graph.compute[child, device])
-            cheapest += delay[graph.succ_tensor[e]]
+                if costs.compute[child, device] >= 0:
+                    cheapest = min(cheapest, table[child, device] + costs.compute[child, device])
+            cheapest += delay[graph.successors.tensor[e]]
             for device in range(k):
                 cost = cheapest
-                if graph.compute[child, device] >= 0:
-                    cost = min(cost, table[child, device] + graph.compute[child, device])
+                if costs.compute[child, device] >= 0:
+                    cost = min(cost, table[child, device] + costs.compute[child, device])
                 table[op, device] = max(table[op, device], cost)
     return table
 
@@ -119,14 +124,14 @@ def priority_list(graph: GraphArrays, position: Ints) -> Ints:
     ready = [(np.int64(0), np.int64(0))]
     ready.clear()
     for op in range(n):
-        waiting[op] = graph.pred_ptr[op + 1] - graph.pred_ptr[op]
+        waiting[op] = graph.predecessors.pointer[op + 1] - graph.predecessors.pointer[op]
         if waiting[op] == 0:
             heapq.heappush(ready, (position[op], np.int64(op)))
     for step in range(n):
         op = heapq.heappop(ready)[1]
         result[step] = op
-        for e in range(graph.succ_ptr[op], graph.succ_ptr[op + 1]):
-            child = graph.succ_op[e]
+        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+            child = graph.successors.op[e]
             waiting[child] -= 1
             if waiting[child] == 0:
                 heapq.heappush(ready, (position[child], child))

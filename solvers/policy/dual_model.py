@@ -10,7 +10,7 @@ import numpy as np
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_text
-from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.policy import rollout
 from placeopt.solvers.policy.rollout import PLC_FEATURES, SEL_FEATURES, RolloutArrays, Weights
 from placeopt.version import __version__
@@ -140,7 +140,7 @@ class Stage:
     @classmethod
     def of(cls, problem: PlacementProblem) -> Stage:
         """Prepare a problem."""
-        view = View(problem)
+        view = Context(problem)
         order = np.asarray(problem.topological_order)
         place = view.inverse(order)
         level, _ = view.upward_rank()

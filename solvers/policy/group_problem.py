@@ -10,7 +10,7 @@ import numpy as np
 from placeopt.makespan.evaluate import INFEASIBLE, best_queue, evaluate_batch
 from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
-from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.policy.group_kernels import GroupArrays
 from placeopt.solving.registry import make_solver
 
@@ -25,7 +25,7 @@ NUM_LEVELS = 16
 
 def group_arrays(problem: PlacementProblem) -> GroupArrays:
     """Return the arrays of a problem that grouping kernels take."""
-    view = View(problem)
+    view = Context(problem)
     n = problem.num_ops
     source = problem.producer[problem.edge_tensor] if problem.num_edges else np.zeros(0, np.int64)
     target = np.array(problem.consumer)
@@ -58,7 +58,7 @@ class Judge:
     @classmethod
     def of(cls, problem: PlacementProblem) -> Judge:
         """Return the judge of a problem."""
-        view = View(problem)
+        view = Context(problem)
         level, _ = view.upward_rank()
         return cls(problem, view.inverse(view.by_decreasing(level)))
 

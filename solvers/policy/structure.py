@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array, diags_array
 from scipy.sparse.linalg import ArpackError, eigsh
 
-from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.context import Context
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ STRUCTURE = (
 
 def structure_features(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return the features named in STRUCTURE, shape (num_ops, features)."""
-    view = View(problem)
+    view = Context(problem)
     n = problem.num_ops
     adjacency = _adjacency(problem)
     level, height = _depths(problem)

@@ -12,7 +12,7 @@ from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.arrays import frozen
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.placement import Placement
-from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.repair import repair
 from placeopt.solvers.search.walk import Graph
 
@@ -33,9 +33,9 @@ class Space:
     problem: PlacementProblem
 
     @cached_property
-    def view(self) -> View:
+    def view(self) -> Context:
         """The heuristics' view: units, mean costs, upward ranks."""
-        return View(self.problem)
+        return Context(self.problem)
 
     @property
     def num_units(self) -> int:
@@ -101,7 +101,7 @@ class Space:
     @cached_property
     def rank(self) -> Ints:
         """Place of each op in `sequence`."""
-        return frozen(View.inverse(self.sequence))
+        return frozen(Context.inverse(self.sequence))
 
     @cached_property
     def mean_load(self) -> float:
@@ -110,9 +110,9 @@ class Space:
 
     def topological(self, order: Ints) -> Ints:
         """Return `order` changed so that producers precede consumers: always the earliest op that is free."""
-        from placeopt.solvers.heuristics.kernels import priority_list
+        from placeopt.solvers.heuristics.ranks import priority_list
 
-        return np.asarray(priority_list(self.view.graph, View.inverse(order)), dtype=np.int64)
+        return np.asarray(priority_list(self.view.graph, Context.inverse(order)), dtype=np.int64)
 
     def sequence_of(self, placement: Placement) -> Ints:
         """Ops in the order in which the fastest execution of the placement starts them (topological)."""

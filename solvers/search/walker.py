@@ -11,7 +11,7 @@ import numpy as np
 from placeopt.makespan import evaluate as evaluation
 from placeopt.makespan.evaluate import num_threads
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.search import anneal_kernels, population_kernels
 from placeopt.solvers.search.space import ranked
 from placeopt.solvers.search.walk import NEVER, make_walk
@@ -121,7 +121,7 @@ class Walker:
         device, sequence = self.best()
         other = make_walk(self.space.graph, self._walk.random, device, sequence)
         anneal_kernels.settle(self.space.graph, other)
-        return ranked(device, other.start, other.finish, View.inverse(sequence))
+        return ranked(device, other.start, other.finish, Context.inverse(sequence))
 
 
 class Crew:

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pytest_benchmark")
 
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import heft_plan
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -38,8 +38,8 @@ def problem():
 
 def test_compiled(benchmark, problem):
     """HEFT in milliseconds, derived arrays and ranks included, structure of the problem cached."""
-    heft_plan(View(layered(50, 8)))
-    plan = benchmark(lambda: heft_plan(View(problem)))
+    heft_plan(Context(layered(50, 8)))
+    plan = benchmark(lambda: heft_plan(Context(problem)))
     assert plan.finish.max() > 0
 
 
@@ -48,6 +48,6 @@ def test_plain_python(benchmark, problem):
     from python_heft import schedule
 
     device, _, finish = benchmark.pedantic(schedule, args=(problem,), rounds=3)
-    plan = heft_plan(View(problem))
+    plan = heft_plan(Context(problem))
     assert max(finish) == plan.finish.max()
     assert device == plan.device.tolist()

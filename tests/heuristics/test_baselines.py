@@ -13,9 +13,9 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics import SPECS
-from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.baselines import sample_units
+from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.enumerative import assign_groups, groups
-from placeopt.solvers.heuristics.trivial import sample_units
 from placeopt.solving.registry import make_solver
 
 
@@ -77,7 +77,7 @@ def test_random_without_a_budget_ends():
 def test_samples_are_uniform():
     """Each compatible device is drawn equally often (within 5 standard deviations)."""
     problem = PlacementProblem.from_edges([[1, 1, 1], [1, -1, 1]], [])
-    draws = np.array(list(sample_units(View(problem), 6000, np.random.default_rng(0))))
+    draws = np.array(list(sample_units(Context(problem), 6000, np.random.default_rng(0))))
     assert (np.abs(np.bincount(draws[:, 0], minlength=3) - 2000) < 190).all()
     assert np.bincount(draws[:, 1], minlength=3)[1] == 0
     assert abs(int((draws[:, 1] == 0).sum()) - 3000) < 200
@@ -95,7 +95,7 @@ def test_enumerative_equals_enumeration(labelled):
     """The assignment problem finds the cheapest balanced assignment that enumeration finds."""
     for seed in range(30):
         problem = shards(np.random.default_rng(seed), labelled)
-        view = View(problem)
+        view = Context(problem)
         device = assign_groups(view, groups(view, labelled=labelled))
 
         def traffic(places, problem=problem):
@@ -119,7 +119,7 @@ def test_a_meta_op_splits_into_shards_and_reduction():
     problem = PlacementProblem.from_edges(
         np.ones((5, 2), dtype=np.int64), [(0, 3, 1), (1, 3, 1), (2, 4, 1), (3, 4, 1)], meta=[7, 7, 7, 7, -1]
     )
-    assert [ops.tolist() for ops in groups(View(problem), labelled=True)] == [[0, 1, 2], [3], [4]]
+    assert [ops.tolist() for ops in groups(Context(problem), labelled=True)] == [[0, 1, 2], [3], [4]]
 
 
 def test_critical_path_runs_differ():

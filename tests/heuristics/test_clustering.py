@@ -11,7 +11,7 @@ from random_problems import random_problem
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.units import join_units
-from placeopt.solvers.clustering import (
+from placeopt.solvers.heuristics.clustering import (
     EdgeZeroing,
     cut_clusters,
     dsc_clusters,
@@ -20,8 +20,8 @@ from placeopt.solvers.clustering import (
     merge_units,
     unit_graph,
 )
-from placeopt.solvers.heuristics.cluster_kernels import zero_edges
-from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.clustering_kernels import zero_edges
+from placeopt.solvers.heuristics.context import Context
 from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.interpreted
@@ -34,9 +34,9 @@ def parallel_time(problem, cluster, order):
         begin = open_at.get(cluster[op], 0)
         for e in np.flatnonzero(problem.consumer == op):
             source = int(problem.producer[problem.edge_tensor[e]])
-            delay = 0 if cluster[source] == cluster[op] else View(problem).mean_transfer[problem.edge_tensor[e]]
+            delay = 0 if cluster[source] == cluster[op] else Context(problem).mean_transfer[problem.edge_tensor[e]]
             begin = max(begin, finish[source] + delay)
-        finish[op] = open_at[cluster[op]] = begin + View(problem).mean_compute[op]
+        finish[op] = open_at[cluster[op]] = begin + Context(problem).mean_compute[op]
     return max(finish.values())
 
 
@@ -77,7 +77,7 @@ def test_dsc_is_optimal_on_stars(inward):
     """Yang and Gerasoulis prove DSC optimal for forks and joins: equal to brute force over all clusterings."""
     for seed in range(12):
         problem = star(np.random.default_rng(seed), 4, inward)
-        _, start = dsc_clusters(View(problem))
+        _, start = dsc_clusters(Context(problem))
         best = best_star(problem, problem.num_ops - 1 if inward else 0)
         assert (start + problem.compute[:, 0]).max() == best, seed
 
@@ -86,7 +86,7 @@ def test_dsc_schedule_is_valid():
     """Starts respect data from other clusters and never overlap inside a cluster."""
     for seed in range(60):
         problem = random_problem(np.random.default_rng(seed), max_ops=25)
-        view = View(problem)
+        view = Context(problem)
         cluster, start = dsc_clusters(view)
         finish = start + view.mean_compute
         for tensor, op in zip(problem.edge_tensor, problem.consumer, strict=True):
@@ -103,7 +103,7 @@ def test_dsc_is_no_worse_than_no_clustering():
     """The parallel time of DSC is at most that of one op per cluster, the longest path with all transfers."""
     for seed in range(60):
         problem = random_problem(np.random.default_rng(seed), max_ops=25, colocated=False)
-        view = View(problem)
+        view = Context(problem)
         _, start = dsc_clusters(view)
         assert (start + view.mean_compute).max() <= view.upward_rank()[0].max() + 1e-9
 
@@ -112,7 +112,7 @@ def test_internalisation_never_grows_the_parallel_time():
     """Sarkar's rule only ever lowers the parallel time, recomputed here in plain Python."""
     for seed in range(30):
         problem = random_problem(np.random.default_rng(seed), max_ops=15, incompatible=False, colocated=False)
-        view = View(problem)
+        view = Context(problem)
         cluster = internalised(view, unit_graph(view))
         order = view.by_decreasing(view.upward_rank()[0]).tolist()
         alone = parallel_time(problem, list(range(problem.num_ops)), order)
@@ -125,7 +125,7 @@ def test_zeroing_respects_cap_and_memory():
         rng = np.random.default_rng(seed)
         problem = random_problem(rng, max_ops=20, max_devices=3)
         problem = problem.replace(capacity=rng.integers(10, 60, problem.num_devices))
-        view = View(problem)
+        view = Context(problem)
         if not view.units.allowed.any(axis=1).all():
             continue
         graph = unit_graph(view)
@@ -140,14 +140,14 @@ def test_zeroing_respects_cap_and_memory():
 def test_unlimited_cap_merges_connected_parts():
     """Without a cap every connected component becomes one cluster."""
     problem = PlacementProblem.from_edges([[1, 1]] * 6, [(0, 1, 3), (1, 2, 1), (3, 4, 0)])
-    graph = unit_graph(View(problem))
+    graph = unit_graph(Context(problem))
     assert zero_edges(graph, len(graph.cost), 1e9).tolist() == [0, 0, 0, 1, 1, 2]
 
 
 def test_mapping_is_longest_processing_time():
     """Clusters of 7, 6, 5, 4 go to the emptier device each: 7+4 and 6+5."""
     problem = PlacementProblem.from_edges([[7, 7], [6, 6], [5, 5], [4, 4]], [])
-    device, overflow = map_clusters(unit_graph(View(problem)), np.arange(4), 0.0)
+    device, overflow = map_clusters(unit_graph(Context(problem)), np.arange(4), 0.0)
     assert not overflow
     assert device.tolist() == [0, 1, 1, 0]
 
@@ -155,10 +155,10 @@ def test_mapping_is_longest_processing_time():
 def test_mapping_follows_affinity_within_the_limit():
     """A small cluster joins the one it talks to while the load limit allows, and leaves it otherwise."""
     problem = PlacementProblem.from_edges([[5, 5], [5, 5], [2, 2]], [(0, 2, 9)])
-    graph = unit_graph(View(problem))
+    graph = unit_graph(Context(problem))
     for limit, expected in ((7.0, [0, 1, 0]), (5.0, [0, 1, 0])):
         assert map_clusters(graph, np.arange(3), limit)[0].tolist() == expected
-    lopsided = unit_graph(View(problem.replace(compute=np.array([[6, 6], [5, 5], [2, 2]]))))
+    lopsided = unit_graph(Context(problem.replace(compute=np.array([[6, 6], [5, 5], [2, 2]]))))
     assert map_clusters(lopsided, np.arange(3), 8.0)[0].tolist() == [0, 1, 0]
     assert map_clusters(lopsided, np.arange(3), 7.0)[0].tolist() == [0, 1, 1]
 
@@ -166,7 +166,7 @@ def test_mapping_follows_affinity_within_the_limit():
 def test_a_cluster_too_large_for_a_device_is_torn_apart():
     """A cluster that fits nowhere as a whole is placed unit by unit."""
     problem = PlacementProblem.from_edges([[1, 1]] * 4, [], resident=[4] * 4, capacity=[8, 8])
-    device, overflow = map_clusters(unit_graph(View(problem)), np.zeros(4, dtype=np.int64), 100.0)
+    device, overflow = map_clusters(unit_graph(Context(problem)), np.zeros(4, dtype=np.int64), 100.0)
     assert not overflow
     assert np.bincount(device).tolist() == [2, 2]
 
@@ -195,7 +195,7 @@ def test_cuts_fit_the_fast_device():
     problem = PlacementProblem.from_edges(
         [[1, 1, 50]] * 6, [(i, i + 1, 1) for i in range(5)], resident=[4] * 6, capacity=[12, 12, 100]
     )
-    graph, together = unit_graph(View(problem)), np.zeros(6, dtype=np.int64)
+    graph, together = unit_graph(Context(problem)), np.zeros(6, dtype=np.int64)
     assert cut_clusters(graph, together, np.arange(6.0), np.inf).tolist() == [0, 0, 0, 1, 1, 1]
     assert cut_clusters(graph, together, np.arange(6.0)[::-1], 2.0).tolist() == [2, 2, 1, 1, 0, 0]
     assert make_solver("dsc").solve(problem, Budget(), seed=0).objective == 7

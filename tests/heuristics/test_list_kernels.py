@@ -13,7 +13,7 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics import ranks
 from placeopt.solvers.heuristics.baechi import favourite_children, greedy_children
-from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import cpop_plan, etf_plan, heft_plan, peft_plan
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -78,7 +78,7 @@ def test_heft_equals_plain_python():
     """On 150 random problems the compiled HEFT returns the schedule of the plain one, op by op."""
     for problem in problems(150, colocated=False, max_ops=25):
         device, start, _ = python_heft.schedule(problem)
-        plan = heft_plan(View(problem))
+        plan = heft_plan(Context(problem))
         assert plan.device.tolist() == device
         assert plan.start.tolist() == start
 
@@ -88,7 +88,7 @@ def test_etf_equals_the_textbook_scan():
     compared = 0
     for problem in problems(150, max_ops=15):
         generous = problem.replace(capacity=np.full(problem.num_devices, problem.resident.sum() * 2 // 3 + 10))
-        view = View(generous)
+        view = Context(generous)
         if not view.units.allowed.any(axis=1).all():
             continue
         level, _ = view.upward_rank(communication=False)
@@ -105,7 +105,7 @@ def test_etf_equals_the_textbook_scan():
 def test_plans_are_schedules(make):
     """Ops start after their inputs have arrived and never overlap on a device."""
     for problem in problems(60, max_ops=25):
-        view = View(problem)
+        view = Context(problem)
         if not view.units.allowed.any(axis=1).all():
             continue
         plan = make(view)
@@ -122,7 +122,7 @@ def test_plans_are_schedules(make):
 def test_ranks_reproduce_the_plan(make):
     """Without contention, executing the ranks in planned order is never later than the plan."""
     for problem in problems(60, contention="none", max_ops=25):
-        view = View(problem)
+        view = Context(problem)
         if not view.units.allowed.any(axis=1).all():
             continue
         plan = make(view)
@@ -133,7 +133,7 @@ def test_insertion_fills_gaps():
     """An op ranked last goes into the gap that waiting for a transfer left; appended, it comes after."""
     compute = [[2, 99], [99, 2], [40, 99], [1, 99]]
     problem = PlacementProblem.from_edges(compute, [(0, 1, 5), (1, 2, 5)])
-    filled, appended = heft_plan(View(problem)), heft_plan(View(problem), insertion=False)
+    filled, appended = heft_plan(Context(problem)), heft_plan(Context(problem), insertion=False)
     assert filled.start.tolist() == [0, 7, 14, 2]  # device 0 idles from 2 to 14
     assert appended.start.tolist() == [0, 7, 14, 54]
 
@@ -144,11 +144,11 @@ def test_contention_is_queued():
     edges = [(0, 2, 10), (1, 3, 10)]
     bus = np.zeros((2, 2), dtype=np.int64)
     problem = PlacementProblem.from_edges(compute, edges, channel=bus)
-    plan = heft_plan(View(problem), contention=True)
+    plan = heft_plan(Context(problem), contention=True)
     assert plan.device.tolist() == [0, 0, 1, 1]
     assert plan.finish.max() == 22
-    assert evaluate(problem, View(problem).ranked(plan), "planned").makespan == 22
-    assert heft_plan(View(problem)).finish.max() == 13
+    assert evaluate(problem, Context(problem).ranked(plan), "planned").makespan == 22
+    assert heft_plan(Context(problem)).finish.max() == 13
 
 
 def test_a_tensor_is_sent_once_per_device():
@@ -157,14 +157,14 @@ def test_a_tensor_is_sent_once_per_device():
         compute=[[1, 99], [99, 1], [99, 1]], producer=[0], consumer_ptr=[0, 2], consumer=[1, 2], transfer=[10],
         channel=np.zeros((2, 2), dtype=np.int64),
     )  # fmt: skip
-    assert heft_plan(View(problem), contention=True).finish.max() == 13
+    assert heft_plan(Context(problem), contention=True).finish.max() == 13
 
 
 def test_favourite_children_match():
     """The linear program gives each op at most one favourite, each child at most one parent, edges only."""
     for problem in problems(40, max_ops=20):
         edges = {(int(problem.producer[t]), int(v)) for t, v in zip(problem.edge_tensor, problem.consumer, strict=True)}
-        for favourite in (favourite_children(View(problem)), greedy_children(View(problem))):
+        for favourite in (favourite_children(Context(problem)), greedy_children(Context(problem))):
             chosen = [(op, int(child)) for op, child in enumerate(favourite) if child >= 0]
             assert set(chosen) <= edges
             assert len({child for _, child in chosen}) == len(chosen)
@@ -173,14 +173,14 @@ def test_favourite_children_match():
 def test_the_linear_program_picks_the_expensive_child():
     """Of two children the one whose transfer is on the longest path becomes the favourite."""
     problem = PlacementProblem.from_edges([[4, 4]] * 3, [(0, 1, 3), (0, 2, 1)])
-    assert favourite_children(View(problem)).tolist() == [1, -1, -1]
+    assert favourite_children(Context(problem)).tolist() == [1, -1, -1]
 
 
 def test_priority_list_is_topological():
     """The priority list takes the smallest position among the ready ops, whatever the positions are."""
     for seed, problem in enumerate(problems(40, max_ops=20)):
         position = np.random.default_rng(seed).permutation(problem.num_ops)
-        order = ranks.priority_list(View(problem).graph, position).tolist()
+        order = ranks.priority_list(Context(problem).graph, position).tolist()
         done = set()
         for op in order:
             ready = [

@@ -9,7 +9,7 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics import ranks
-from placeopt.solvers.heuristics.driver import View
+from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import cpop_plan, heft_plan, peft_plan
 from placeopt.solving.registry import make_solver
 
@@ -47,21 +47,21 @@ def arabnejad():
 
 def test_upward_ranks_of_the_heft_paper(topcuoglu):
     """Table 2 of the paper: upward ranks to three digits."""
-    rank, _ = View(topcuoglu).upward_rank()
+    rank, _ = Context(topcuoglu).upward_rank()
     published = [108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667]
     assert np.round(rank, 3).tolist() == published
 
 
 def test_downward_rank_sums_to_the_critical_path(topcuoglu):
     """Upward plus downward rank is 108 exactly on tasks 1, 2, 9 and 10, the critical path of the paper."""
-    view = View(topcuoglu)
+    view = Context(topcuoglu)
     total = view.upward_rank()[0] + ranks.downward_rank(view.graph, view.mean_compute, view.mean_transfer)
     assert (np.flatnonzero(np.isclose(total, 108)) + 1).tolist() == [1, 2, 9, 10]
 
 
 def test_heft_schedule_of_the_paper(topcuoglu):
     """HEFT: makespan 80 with the starts and processors of figure 3a."""
-    plan = heft_plan(View(topcuoglu))
+    plan = heft_plan(Context(topcuoglu))
     assert (plan.device + 1).tolist() == [3, 1, 3, 2, 3, 2, 3, 1, 2, 2]
     assert plan.start.tolist() == [0, 27, 9, 18, 28, 26, 38, 57, 56, 73]
     assert plan.finish.max() == 80
@@ -69,14 +69,14 @@ def test_heft_schedule_of_the_paper(topcuoglu):
 
 def test_cpop_schedule_of_the_paper(topcuoglu):
     """CPOP: makespan 86; the critical path 1, 2, 9, 10 runs on processor 2."""
-    plan = cpop_plan(View(topcuoglu))
+    plan = cpop_plan(Context(topcuoglu))
     assert plan.finish.max() == 86
     assert (plan.device[[0, 1, 8, 9]] == 1).all()
 
 
 def test_optimistic_cost_table_of_the_peft_paper(arabnejad):
     """Table 1 of the paper: OCT of the first task on three processors, zeros at the exit."""
-    view = View(arabnejad)
+    view = Context(arabnejad)
     table = ranks.optimistic_cost(view.graph, view.mean_transfer)
     assert table[0].tolist() == [64, 68, 86]
     assert table[9].tolist() == [0, 0, 0]
@@ -84,7 +84,7 @@ def test_optimistic_cost_table_of_the_peft_paper(arabnejad):
 
 def test_heft_and_peft_makespans_of_the_peft_paper(arabnejad):
     """On the graph of the PEFT paper HEFT takes 133 and PEFT 122."""
-    view = View(arabnejad)
+    view = Context(arabnejad)
     assert heft_plan(view).finish.max() == 133
     assert peft_plan(view).finish.max() == 122
 

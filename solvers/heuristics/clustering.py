@@ -3,18 +3,21 @@
 With expensive communication this beats list scheduling, which decides op by op. Two clusterings share one
 mapping of clusters to devices:
 
-- `EdgeZeroing`: V. Sarkar, "Partitioning and scheduling parallel programs for multiprocessors", MIT Press 1989.
-  Edges are zeroed (their ends merged) from the most expensive one down. Here a merge is accepted while the
-  cluster's work stays below a cap, and both the cap and the cheapest edge considered are swept.
-- `Dsc`: T. Yang, A. Gerasoulis, "DSC: scheduling parallel tasks on an unbounded number of processors", IEEE
-  TPDS 5(9), 1994. Ops are examined along the dominant sequence; an op joins the cluster of its dominant
-  predecessor where that lets it start earlier.
+- `EdgeZeroing`: edges are zeroed (their ends merged) from the most expensive one down. Here a merge is accepted while
+  the cluster's work stays below a cap, and both the cap and the cheapest edge considered are swept.
+- `Dsc`: ops are examined along the dominant sequence; an op joins the cluster of its dominant predecessor where that
+  lets it start earlier.
 
 Two kinds of mapping are tried:
 
 - clusters by decreasing work (longest processing time first); each goes to the device it exchanges most data
   with among those that stay below a load limit, otherwise to the device that finishes it first;
 - HEFT with whole clusters: the first op of a cluster chooses the device, by earliest finish.
+
+References
+----------
+- V. Sarkar, "Partitioning and scheduling parallel programs for multiprocessors", MIT Press 1989.
+- T. Yang, A. Gerasoulis, "DSC: scheduling parallel tasks on an unbounded number of processors", IEEE TPDS 5(9), 1994.
 """
 
 from __future__ import annotations
@@ -27,38 +30,42 @@ import numpy as np
 
 from placeopt.model.errors import InputError
 from placeopt.model.units import join_units
-from placeopt.solvers.heuristics.cluster_kernels import (
+from placeopt.solvers.heuristics.clustering_kernels import (
+    OpEdges,
     UnitGraph,
     dominant_sequence_clusters,
     internalise,
     map_in_order,
     zero_edges,
 )
-from placeopt.solvers.heuristics.driver import View, run
-from placeopt.solvers.heuristics.kernels import Plan, schedule_in_order
+from placeopt.solvers.heuristics.heuristic import Heuristic
+from placeopt.solvers.heuristics.insertion_kernels import ListSchedule, schedule_in_order
 from placeopt.solvers.heuristics.ranks import clustered_rank
+from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from placeopt.model.budget import Budget
+    from numpy.typing import NDArray
+
     from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
-    from placeopt.solvers.heuristics.kernels import Floats, Ints
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solvers.heuristics.context import Context
+    from placeopt.solving.tracker import Tracker
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
 
 SLACK = (0.0, 0.05, 0.15, 0.4, 1.0, 3.0)
 """Default load limits of the mapping, as excess over the ideal load per device."""
 
 
-def unit_graph(view: View) -> UnitGraph:
+def unit_graph(context: Context) -> UnitGraph:
     """Contract the ops of each unit; edges between the same two units add up."""
-    problem, units = view.problem, view.units
+    problem, units = context.problem, context.units
     num_units = len(units.bytes)
     source = units.unit[problem.producer[problem.edge_tensor]]
     target = units.unit[problem.consumer]
-    cost = view.mean_transfer[problem.edge_tensor]
+    cost = context.mean_transfer[problem.edge_tensor]
     low, high = np.minimum(source, target), np.maximum(source, target)
     between = low != high
     key, inverse = np.unique(low[between] * num_units + high[between], return_inverse=True)
@@ -69,8 +76,8 @@ def unit_graph(view: View) -> UnitGraph:
     ends, others = np.concatenate([low, high]), np.concatenate([high, low])
     by_end = np.argsort(ends, kind="stable")
     pointer = np.searchsorted(ends[by_end], np.arange(num_units + 1)).astype(np.int64)
-    work = np.where(units.allowed, view.unit_work, np.inf)
-    mean_work = np.where(units.allowed, view.unit_work, 0.0).sum(axis=1) / units.allowed.sum(axis=1)
+    work = np.where(units.allowed, context.unit_work, np.inf)
+    mean_work = np.where(units.allowed, context.unit_work, 0.0).sum(axis=1) / units.allowed.sum(axis=1)
     return UnitGraph(
         work, mean_work, units.bytes, units.capacity, low, high, total,
         pointer, others[by_end], np.concatenate([total, total])[by_end],
@@ -101,9 +108,9 @@ OFFSET = 1_000_000
 class _Sweep:
     """Maps clusterings to devices under several load limits, each distinct assignment once."""
 
-    def __init__(self, view: View, graph: UnitGraph, slack: tuple[float, ...]) -> None:
-        self.view, self.graph, self.slack = view, graph, slack
-        self.ideal = float(graph.work.min(axis=1).sum()) / view.problem.num_devices
+    def __init__(self, context: Context, graph: UnitGraph, slack: tuple[float, ...]) -> None:
+        self.context, self.graph, self.slack = context, graph, slack
+        self.ideal = float(graph.work.min(axis=1).sum()) / context.problem.num_devices
         self.seen: set[bytes] = set()
 
     def candidates(self, cluster: Ints) -> Iterator[Placement | None]:
@@ -111,26 +118,26 @@ class _Sweep:
             return
         for slack in self.slack:
             home, overflow = map_clusters(self.graph, cluster, self.ideal * (1.0 + slack))
-            device = home[self.view.units.unit]
+            device = home[self.context.units.unit]
             if self._is_new(device + OFFSET):
-                yield self.view.repaired(device) if overflow else self.view.list_scheduled(device)
+                yield self.context.repaired(device) if overflow else self.context.list_scheduled(device)
         yield from self._by_earliest_finish(cluster)
 
     def _by_earliest_finish(self, cluster: Ints) -> Iterator[Placement | None]:
         """HEFT over clusters, as planned and once more with the b-levels of its own devices."""
-        view = self.view
-        units = join_units(view.units, cluster)
+        context = self.context
+        units = join_units(context.units, cluster)
         if not np.logical_or.reduce(units.allowed, axis=1).all():
             return  # a cluster of ops that no one device can run
-        rank = clustered_rank(view.graph, view.mean_compute, view.mean_transfer, units.unit)
+        rank = clustered_rank(context.graph, context.mean_compute, context.mean_transfer, units.unit)
         pinned = np.full(len(units.bytes), -1, dtype=np.int64)
-        plan: Plan = schedule_in_order(
-            view.graph, units, view.by_decreasing(rank), np.zeros((0, 0)), pinned, True, view.contended
+        plan: ListSchedule = schedule_in_order(
+            context.graph, context.costs, units, context.by_decreasing(rank), np.zeros((0, 0)), pinned, True, context.contended
         )
         if self._is_new(plan.device + OFFSET):
-            yield view.fitted(plan)
+            yield context.fitted(plan)
             if not plan.overflow:
-                yield view.list_scheduled(plan.device)
+                yield context.list_scheduled(plan.device)
 
     def _is_new(self, labels: Ints) -> bool:
         """Whether these devices of ops (or clusters of units) were not seen before; only digests are kept."""
@@ -143,61 +150,46 @@ class _Sweep:
 
 def _check_slack(solver: str, slack: tuple[float, ...]) -> None:
     if not slack or min(slack) < 0:
-        raise InputError(f"{solver}: slack must be a non-empty tuple of numbers >= 0, received {slack}")
+        raise InputError(f"{solver} option slack: expected some numbers of at least 0, received {slack}")
 
 
 @dataclass(frozen=True)
-class EdgeZeroing:
+class EdgeZeroing(Heuristic):
     """Merge along the most expensive edges under a load cap; sweep threshold, cap and mapping.
 
-    Parameters
-    ----------
-    caps : largest work of a cluster, as multiples of the total work per device. Twice, four times, ... as
-        much is tried too, up to everything in one cluster.
-    thresholds : number of thresholds: edges are considered down to so many quantiles of the distinct costs.
-    slack : load limits of the mapping, as excess over the ideal load per device.
-    steps : Sarkar's own rule (zero an edge whenever the parallel time does not grow) is tried first if
-        edges x (ops + edges) is at most this.
+    Besides `caps`, twice, four times, ... the work per device is tried, up to everything in one cluster. Sarkar's own
+    rule (zero an edge whenever the parallel time does not grow) comes first where it is quick.
     """
-
-    caps: tuple[float, ...] = (1.0, 1.05, 0.8, 1.15, 0.67, 0.5, 1.3, 0.34, 0.25, 1.6, 0.125, 0.0625)
-    thresholds: int = 12
-    slack: tuple[float, ...] = SLACK
-    steps: int = 400_000_000
 
     name: ClassVar[str] = "edge-zeroing"
 
+    caps: tuple[float, ...] = option(
+        (1.0, 1.05, 0.8, 1.15, 0.67, 0.5, 1.3, 0.34, 0.25, 1.6, 0.125, 0.0625),
+        meaning="largest work of a cluster, as multiples of the total work per device",
+    )
+    thresholds: int = option(12, low=1, meaning="quantiles of the edges' costs down to which edges are considered")
+    slack: tuple[float, ...] = option(SLACK, meaning="load limits of the mapping, as excess over the ideal load per device")
+    steps: int = option(400_000_000, low=0, meaning="Sarkar's rule is tried if edges x (ops + edges) is at most this")
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.caps or min(self.caps) <= 0:
-            raise InputError(f"edge-zeroing: caps must be a non-empty tuple of positive numbers, received {self.caps}")
-        if self.thresholds < 1:
-            raise InputError(f"edge-zeroing: thresholds must be at least 1, received {self.thresholds}")
+            raise InputError(f"edge-zeroing option caps: expected some positive numbers, received {self.caps}")
         _check_slack(self.name, self.slack)
 
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Evaluate every distinct assignment of the sweep, or as many as the budget allows."""
-
-        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
-            graph = unit_graph(view)
-            sweep = _Sweep(view, graph, self.slack)
-            if len(graph.cost) * (problem.num_ops + problem.num_edges) <= self.steps:
-                yield from sweep.candidates(internalised(view, graph))
-            yield from sweep.candidates(np.arange(len(graph.bytes)))  # nothing merged: plain list scheduling
-            share = graph.mean_work.sum() / problem.num_devices
-            multiples = [2.0**i for i in range(1, (problem.num_devices - 1).bit_length() + 1)]
-            for cap in (*self.caps, *multiples):
-                for num_edges in self._edge_counts(graph.cost):
-                    yield from sweep.candidates(zero_edges(graph, num_edges, cap * share * (1.0 + 1e-12)))
-
-        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress)
+        problem = context.problem
+        graph = unit_graph(context)
+        sweep = _Sweep(context, graph, self.slack)
+        if len(graph.cost) * (problem.num_ops + problem.num_edges) <= self.steps:
+            yield from sweep.candidates(internalised(context, graph))
+        yield from sweep.candidates(np.arange(len(graph.bytes)))  # nothing merged: plain list scheduling
+        share = graph.mean_work.sum() / problem.num_devices
+        multiples = [2.0**i for i in range(1, (problem.num_devices - 1).bit_length() + 1)]
+        for cap in (*self.caps, *multiples):
+            for num_edges in self._edge_counts(graph.cost):
+                yield from sweep.candidates(zero_edges(graph, num_edges, cap * share * (1.0 + 1e-12)))
 
     def _edge_counts(self, cost: Floats) -> list[int]:
         """Numbers of leading edges (sorted by decreasing cost) that end where a cost level ends."""
@@ -207,70 +199,56 @@ class EdgeZeroing:
 
 
 @dataclass(frozen=True)
-class Dsc:
+class Dsc(Heuristic):
     """Dominant sequence clustering, then longest processing time with affinity.
 
-    DSC knows neither memory nor the number of devices, so its clusters are mapped as they are and, once for
-    each of `cuts`, after cutting them into pieces.
-
-    Parameters
-    ----------
-    slack : load limits of the mapping, as excess over the ideal load per device.
-    cuts : largest work of a piece, as multiples of the work per device; every piece also fits the memory of
-        the device that is fastest for it.
+    DSC knows neither memory nor the number of devices, so its clusters are mapped as they are and, once for each of
+    `cuts`, after cutting them into pieces; every piece also fits the memory of the device that is fastest for it.
     """
-
-    slack: tuple[float, ...] = SLACK
-    cuts: tuple[float, ...] = (float("inf"), 1.0, 0.5)
 
     name: ClassVar[str] = "dsc"
 
+    slack: tuple[float, ...] = option(SLACK, meaning="load limits of the mapping, as excess over the ideal load per device")
+    cuts: tuple[float, ...] = option(
+        (float("inf"), 1.0, 0.5), meaning="largest work of a piece, as multiples of the work per device"
+    )
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.cuts and min(self.cuts) <= 0:
-            raise InputError(f"dsc: cuts must be positive numbers, received {self.cuts}")
+            raise InputError(f"dsc option cuts: expected positive numbers, received {self.cuts}")
         _check_slack(self.name, self.slack)
 
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Cluster once with mean costs, map under every load limit, keep the best."""
-
-        def propose(view: View, rng: np.random.Generator) -> Iterator[Placement | None]:
-            graph = unit_graph(view)
-            sweep = _Sweep(view, graph, self.slack)
-            cluster, start = dsc_clusters(view)
-            merged = merge_units(cluster, view.units.unit)
-            yield from sweep.candidates(merged)
-            share = float(graph.work.min(axis=1).sum()) / problem.num_devices
-            for cut in self.cuts:
-                yield from sweep.candidates(cut_clusters(graph, merged, view.unit_first(start), cut * share))
-
-        return run(self.name, problem, budget, propose, seed=seed, initial=initial, on_progress=on_progress)
+        graph = unit_graph(context)
+        sweep = _Sweep(context, graph, self.slack)
+        cluster, start = dsc_clusters(context)
+        merged = merge_units(cluster, context.units.first_op)
+        yield from sweep.candidates(merged)
+        share = float(graph.work.min(axis=1).sum()) / context.problem.num_devices
+        for cut in self.cuts:
+            yield from sweep.candidates(cut_clusters(graph, merged, context.unit_first(start), cut * share))
 
 
-def internalised(view: View, graph: UnitGraph) -> Ints:
-    """Cluster of each unit by Sarkar's rule, with mean compute and transfer times and ops by b-level."""
-    rank, _ = view.upward_rank()
-    arrays = view.graph
-    return np.asarray(internalise(
-        graph, view.units.unit, view.by_decreasing(rank), arrays.pred_ptr, arrays.pred_op,
-        view.mean_transfer[arrays.pred_tensor], view.mean_compute,
-    ))  # fmt: skip
-
-
-def dsc_clusters(view: View) -> tuple[Ints, Floats]:
-    """Cluster and start of each op by DSC with mean compute and transfer times, on unlimited devices."""
-    graph, delay = view.graph, view.mean_transfer
-    cluster, start = dominant_sequence_clusters(
-        graph.order, graph.pred_ptr, graph.pred_op, delay[graph.pred_tensor],
-        graph.succ_ptr, graph.succ_op, delay[graph.succ_tensor], view.mean_compute,
+def op_edges(context: Context, order: Ints) -> OpEdges:
+    """Return ops and edges with mean compute and transfer times; `order` is topological."""
+    before, behind, delay = context.graph.predecessors, context.graph.successors, context.mean_transfer
+    return OpEdges(
+        order, before.pointer, before.op, delay[before.tensor], behind.pointer, behind.op, delay[behind.tensor],
+        context.mean_compute,
     )  # fmt: skip
+
+
+def internalised(context: Context, graph: UnitGraph) -> Ints:
+    """Cluster of each unit by Sarkar's rule, with mean compute and transfer times and ops by b-level."""
+    rank, _ = context.upward_rank()
+    return np.asarray(internalise(graph, context.units.unit, op_edges(context, context.by_decreasing(rank))))
+
+
+def dsc_clusters(context: Context) -> tuple[Ints, Floats]:
+    """Cluster and start of each op by DSC with mean compute and transfer times, on unlimited devices."""
+    cluster, start = dominant_sequence_clusters(op_edges(context, context.graph.order))
     return cluster, start
 
 
@@ -290,8 +268,7 @@ def cut_clusters(graph: UnitGraph, cluster: Ints, start: Floats, cap: float) -> 
     return piece
 
 
-def merge_units(cluster: Ints, unit: Ints) -> Ints:
+def merge_units(cluster: Ints, first_op: Ints) -> Ints:
     """Cluster of each unit: that of its first op (a colocation group may have been torn apart)."""
-    _, first = np.unique(unit, return_index=True)
-    _, label = np.unique(cluster[first], return_inverse=True)
+    _, label = np.unique(cluster[first_op], return_inverse=True)
     return label.astype(np.int64)

@@ -12,7 +12,10 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
-    from placeopt.solvers.heuristics.kernels import Floats, Ints
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
 
 
 class UnitGraph(NamedTuple):
@@ -30,12 +33,39 @@ class UnitGraph(NamedTuple):
     near_cost: Floats  # (2 * num_edges,)
 
 
+class OpEdges(NamedTuple):
+    """Ops with one time each, whatever the device, and the times of their edges."""
+
+    order: Ints  # (num_ops,) a topological order
+    pred_ptr: Ints  # (num_ops + 1,)
+    pred_op: Ints  # (num_edges,)
+    pred_cost: Floats  # (num_edges,)
+    succ_ptr: Ints  # (num_ops + 1,)
+    succ_op: Ints  # (num_edges,)
+    succ_cost: Floats  # (num_edges,)
+    work: Floats  # (num_ops,)
+
+
 @njit(cache=True, nogil=True)
 def _root(parent: Ints, unit: int) -> int:
     while parent[unit] != unit:
         parent[unit] = parent[parent[unit]]
         unit = parent[unit]
     return unit
+
+
+@njit(cache=True, nogil=True)
+def _numbered(parent: Ints) -> Ints:
+    """Cluster of each unit, numbered from 0 by first unit."""
+    cluster = np.full(len(parent), -1, np.int64)
+    count = 0
+    for unit in range(len(parent)):
+        root = _root(parent, unit)
+        if cluster[root] < 0:
+            cluster[root] = count
+            count += 1
+        cluster[unit] = cluster[root]
+    return cluster
 
 
 @njit(cache=True, nogil=True)
@@ -69,29 +99,19 @@ def zero_edges(graph: UnitGraph, num_edges: int, cap: float) -> Ints:
         size[a] += size[b]
         for device in range(work.shape[1]):
             work[a, device] += work[b, device]
-    cluster = np.full(num_units, -1, np.int64)
-    count = 0
-    for unit in range(num_units):
-        root = _root(parent, unit)
-        if cluster[root] < 0:
-            cluster[root] = count
-            count += 1
-        cluster[unit] = cluster[root]
-    return cluster
+    return _numbered(parent)
 
 
 @njit(cache=True, nogil=True)
-def _parallel_time(
-    sequence: Ints, pred_ptr: Ints, pred_op: Ints, pred_cost: Floats, work: Floats, cluster: Ints, start: Floats,
-    open_at: Floats, best: float,
-) -> float:  # fmt: skip
-    """Makespan of a clustering with one device per cluster, ops in the order of `sequence`.
+def _parallel_time(edges: OpEdges, cluster: Ints, start: Floats, open_at: Floats, best: float) -> float:
+    """Makespan of a clustering with one device per cluster, ops in the order of `edges`.
 
     `start` and `open_at` are scratch. Stops early, with a larger value, once `best` is exceeded.
     """
+    pred_ptr, pred_op, pred_cost, work = edges.pred_ptr, edges.pred_op, edges.pred_cost, edges.work
     open_at[:] = 0.0
     longest = 0.0
-    for op in sequence:
+    for op in edges.order:
         begin = open_at[cluster[op]]
         for e in range(pred_ptr[op], pred_ptr[op + 1]):
             source = pred_op[e]
@@ -108,24 +128,22 @@ def _parallel_time(
 
 
 @njit(cache=True, nogil=True)
-def internalise(
-    graph: UnitGraph, unit: Ints, sequence: Ints, pred_ptr: Ints, pred_op: Ints, pred_cost: Floats, work: Floats
-) -> Ints:
+def internalise(graph: UnitGraph, unit: Ints, edges: OpEdges) -> Ints:
     """Sarkar's internalisation: zero an edge whenever the parallel time does not grow; cluster of each unit."""
     num_units = len(graph.bytes)
     parent = np.arange(num_units)
     load, size = graph.work.copy(), graph.bytes.copy()
     cluster = unit.copy()
     trial = unit.copy()
-    start, open_at = np.zeros(len(work)), np.zeros(num_units)
-    best = _parallel_time(sequence, pred_ptr, pred_op, pred_cost, work, cluster, start, open_at, np.inf)
+    start, open_at = np.zeros(len(unit)), np.zeros(num_units)
+    best = _parallel_time(edges, cluster, start, open_at, np.inf)
     for e in range(len(graph.source)):
         a, b = _root(parent, graph.source[e]), _root(parent, graph.target[e])
         if a == b or not _mergeable(graph, load, size, a, b):
             continue
-        for op in range(len(work)):
+        for op in range(len(unit)):
             trial[op] = a if cluster[op] == b else cluster[op]
-        time = _parallel_time(sequence, pred_ptr, pred_op, pred_cost, work, trial, start, open_at, best)
+        time = _parallel_time(edges, trial, start, open_at, best)
         if time <= best:
             best = time
             parent[b] = a
@@ -133,15 +151,7 @@ def internalise(
             for device in range(load.shape[1]):
                 load[a, device] += load[b, device]
             cluster, trial = trial, cluster
-    result = np.full(num_units, -1, np.int64)
-    count = 0
-    for u in range(num_units):
-        root = _root(parent, u)
-        if result[root] < 0:
-            result[root] = count
-            count += 1
-        result[u] = result[root]
-    return result
+    return _numbered(parent)
 
 
 @njit(cache=True, nogil=True)
@@ -170,6 +180,14 @@ def _choose(
 
 
 @njit(cache=True, nogil=True)
+def _add_nearness(graph: UnitGraph, device_of: Ints, unit: int, near: Floats) -> None:
+    """Add to near[device] what `unit` exchanges with the units placed there."""
+    for e in range(graph.near_ptr[unit], graph.near_ptr[unit + 1]):
+        if device_of[graph.near_unit[e]] >= 0:
+            near[device_of[graph.near_unit[e]]] += graph.near_cost[e]
+
+
+@njit(cache=True, nogil=True)
 def map_in_order(
     graph: UnitGraph, members: Ints, pointer: Ints, sequence: Ints, limit: float
 ) -> tuple[Ints, bool]:
@@ -189,18 +207,14 @@ def map_in_order(
             size += graph.bytes[unit]
             for device in range(k):
                 work[device] += graph.work[unit, device]
-            for e in range(graph.near_ptr[unit], graph.near_ptr[unit + 1]):
-                if device_of[graph.near_unit[e]] >= 0:
-                    near[device_of[graph.near_unit[e]]] += graph.near_cost[e]
+            _add_nearness(graph, device_of, unit, near)
         whole = _choose(graph, work, size, load, free, near, limit)
         for i in range(first, end):
             unit = members[i]
             device = whole
             if whole < 0:
                 near[:] = 0.0
-                for e in range(graph.near_ptr[unit], graph.near_ptr[unit + 1]):
-                    if device_of[graph.near_unit[e]] >= 0:
-                        near[device_of[graph.near_unit[e]]] += graph.near_cost[e]
+                _add_nearness(graph, device_of, unit, near)
                 device = _choose(graph, graph.work[unit], graph.bytes[unit], load, free, near, limit)
             if device < 0:
                 overflow = True
@@ -211,53 +225,86 @@ def map_in_order(
     return device_of, overflow
 
 
+class Clusters(NamedTuple):
+    """The clustering so far: of ops, and of clusters (by number)."""
+
+    cluster: Ints  # (num_ops,) -1 until examined
+    start: Floats  # (num_ops,)
+    finish: Floats  # (num_ops,)
+    open_at: Floats  # (num_ops,) end of the last op of each cluster
+    last: Ints  # (num_ops,) last op of each cluster
+    members: Ints  # (num_ops,) number of ops of each cluster
+    arrival: Floats  # (num_ops,) t-level over the examined predecessors
+    dominant: Ints  # (num_ops,) predecessor that attains it, -1 for none
+
+
 @njit(cache=True, nogil=True)
-def _join(
-    pred_ptr: Ints, pred_op: Ints, pred_cost: Floats, succ_ptr: Ints, work: Floats, cluster: Ints, members: Ints,
-    start: Floats, finish: Floats, open_at: Floats, kept: int, op: int, target: int, commit: int,
-) -> tuple[float, int]:  # fmt: skip
+def _join(edges: OpEdges, state: Clusters, kept: int, op: int, target: int, commit: int) -> tuple[float, int]:
     """Earliest start of `op` behind cluster `target`, and how many predecessors must follow it there.
 
     The predecessor whose data arrives last may follow into `target` if it is alone in its cluster (not `kept`)
     and feeds only `op`; then the next one, and so on. With `commit` >= 0 that many of them are moved.
     """
-    first, end = pred_ptr[op], pred_ptr[op + 1]
+    first, end = edges.pred_ptr[op], edges.pred_ptr[op + 1]
     outside = np.empty(end - first, np.bool_)
     for e in range(first, end):
-        outside[e - first] = cluster[pred_op[e]] != target
-    tail = open_at[target]
+        outside[e - first] = state.cluster[edges.pred_op[e]] != target
+    tail = state.open_at[target]
     best, pulls, count = np.inf, 0, 0
     while True:
         late, late_at = -1, 0.0
         for e in range(first, end):
-            at = finish[pred_op[e]] + pred_cost[e]
+            at = state.finish[edges.pred_op[e]] + edges.pred_cost[e]
             if outside[e - first] and (late < 0 or at > late_at):
                 late, late_at = e, at
         if max(tail, late_at) < best:
             best, pulls = max(tail, late_at), count
         if late < 0 or tail >= best or count == commit:
             break
-        source = pred_op[late]
-        alone = members[cluster[source]] == 1 and cluster[source] != kept
-        if not alone or succ_ptr[source + 1] - succ_ptr[source] > 1:
+        source = edges.pred_op[late]
+        alone = state.members[state.cluster[source]] == 1 and state.cluster[source] != kept
+        if not alone or edges.succ_ptr[source + 1] - edges.succ_ptr[source] > 1:
             break
-        moved = max(start[source], tail)
-        tail = moved + work[source]
+        moved = max(state.start[source], tail)
+        tail = moved + edges.work[source]
         outside[late - first] = False
         count += 1
         if commit >= 0:
-            members[cluster[source]] = 0
-            members[target] += 1
-            cluster[source], start[source], finish[source] = target, moved, tail
-            open_at[target] = tail
+            state.members[state.cluster[source]] = 0
+            state.members[target] += 1
+            state.cluster[source], state.start[source], state.finish[source] = target, moved, tail
+            state.open_at[target] = tail
     return best, pulls
 
 
 @njit(cache=True, nogil=True)
-def dominant_sequence_clusters(
-    order: Ints, pred_ptr: Ints, pred_op: Ints, pred_cost: Floats, succ_ptr: Ints, succ_op: Ints, succ_cost: Floats,
-    work: Floats,
-) -> tuple[Ints, Floats]:  # fmt: skip
+def _b_levels(edges: OpEdges) -> Floats:
+    """Longest path from the start of each op to the end of the graph."""
+    level = np.zeros(len(edges.order))
+    for i in range(len(level) - 1, -1, -1):
+        op = edges.order[i]
+        for e in range(edges.succ_ptr[op], edges.succ_ptr[op + 1]):
+            level[op] = max(level[op], edges.succ_cost[e] + level[edges.succ_op[e]])
+        level[op] += edges.work[op]
+    return level
+
+
+@njit(cache=True, nogil=True)
+def _home(edges: OpEdges, state: Clusters, kept: int, op: int) -> tuple[int, float]:
+    """Cluster that `op` joins (-1 for one of its own) and its start; predecessors that follow are moved."""
+    begin = state.arrival[op]
+    if state.dominant[op] < 0 or state.cluster[state.dominant[op]] == kept:
+        return -1, begin
+    target = state.cluster[state.dominant[op]]
+    best, pulls = _join(edges, state, kept, op, target, -1)
+    if best >= begin:
+        return -1, begin
+    _join(edges, state, kept, op, target, pulls)
+    return target, best
+
+
+@njit(cache=True, nogil=True)
+def dominant_sequence_clusters(edges: OpEdges) -> tuple[Ints, Floats]:
     """DSC: cluster and start of each op, on an unbounded number of devices.
 
     The free op with the largest t-level + b-level is examined next. Its t-level drops if it joins the cluster
@@ -265,21 +312,13 @@ def dominant_sequence_clusters(
     while that helps. If a partially free op lies on a longer sequence, the cluster of *its* last predecessor is
     kept for it (the dominant sequence reduction warranty).
     """
-    n = len(order)
-    level = np.zeros(n)  # b-level
-    for i in range(n - 1, -1, -1):
-        op = order[i]
-        for e in range(succ_ptr[op], succ_ptr[op + 1]):
-            level[op] = max(level[op], succ_cost[e] + level[succ_op[e]])
-        level[op] += work[op]
-    start, finish = np.zeros(n), np.zeros(n)
-    cluster = np.full(n, -1, np.int64)
-    open_at = np.zeros(n)  # end of the last op of each cluster
-    last = np.full(n, -1, np.int64)  # last op of each cluster
-    members = np.zeros(n, np.int64)
-    arrival = np.zeros(n)  # t-level over the examined predecessors
-    dominant = np.full(n, -1, np.int64)  # predecessor that attains it
-    waiting = pred_ptr[1:] - pred_ptr[:-1]
+    n = len(edges.order)
+    level = _b_levels(edges)
+    state = Clusters(
+        np.full(n, -1, np.int64), np.zeros(n), np.zeros(n), np.zeros(n), np.full(n, -1, np.int64),
+        np.zeros(n, np.int64), np.zeros(n), np.full(n, -1, np.int64),
+    )  # fmt: skip
+    waiting = edges.pred_ptr[1:] - edges.pred_ptr[:-1]
     free = [(0.0, np.int64(0))]
     partial = [(0.0, np.int64(0))]
     free.clear()
@@ -291,37 +330,27 @@ def dominant_sequence_clusters(
     for _ in range(n):
         priority, op = heapq.heappop(free)
         while len(partial) > 0 and (
-            waiting[partial[0][1]] == 0 or -partial[0][0] != arrival[partial[0][1]] + level[partial[0][1]]
+            waiting[partial[0][1]] == 0 or -partial[0][0] != state.arrival[partial[0][1]] + level[partial[0][1]]
         ):
             heapq.heappop(partial)
         kept = -1
         if len(partial) > 0 and partial[0][0] < priority:
-            guard = dominant[partial[0][1]]
-            if last[cluster[guard]] == guard:  # otherwise joining it no longer helps the partially free op
-                kept = cluster[guard]
-        home, begin = -1, arrival[op]
-        if dominant[op] >= 0 and cluster[dominant[op]] != kept:
-            target = cluster[dominant[op]]
-            best, pulls = _join(pred_ptr, pred_op, pred_cost, succ_ptr, work, cluster, members, start, finish, open_at,
-                                kept, op, target, -1)  # fmt: skip
-            if best < begin:
-                home, begin = target, best
-                _join(pred_ptr, pred_op, pred_cost, succ_ptr, work, cluster, members, start, finish, open_at,
-                      kept, op, target, pulls)  # fmt: skip
+            guard = state.dominant[partial[0][1]]
+            if state.last[state.cluster[guard]] == guard:  # otherwise joining it no longer helps the partially free op
+                kept = state.cluster[guard]
+        home, begin = _home(edges, state, kept, op)
         if home < 0:
             home = clusters
             clusters += 1
-        cluster[op], start[op], finish[op] = home, begin, begin + work[op]
-        open_at[home], last[home] = finish[op], op
-        members[home] += 1
-        for e in range(succ_ptr[op], succ_ptr[op + 1]):
-            child = succ_op[e]
-            at = finish[op] + succ_cost[e]
-            if dominant[child] < 0 or at > arrival[child]:
-                arrival[child], dominant[child] = at, op
+        state.cluster[op], state.start[op], state.finish[op] = home, begin, begin + edges.work[op]
+        state.open_at[home], state.last[home] = state.finish[op], op
+        state.members[home] += 1
+        for e in range(edges.succ_ptr[op], edges.succ_ptr[op + 1]):
+            child = edges.succ_op[e]
+            at = state.finish[op] + edges.succ_cost[e]
+            if state.dominant[child] < 0 or at > state.arrival[child]:
+                state.arrival[child], state.dominant[child] = at, op
             waiting[child] -= 1
-            if waiting[child] == 0:
-                heapq.heappush(free, (-(arrival[child] + level[child]), child))
-            else:
-                heapq.heappush(partial, (-(arrival[child] + level[child]), child))
-    return cluster, start
+            heap = free if waiting[child] == 0 else partial
+            heapq.heappush(heap, (-(state.arrival[child] + level[child]), child))
+    return state.cluster, state.start

@@ -1,0 +1,135 @@
+"""Baselines without a model of the graph: one device, contiguous chunks, uniform sampling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.model.placement import Placement
+from placeopt.solvers.heuristics.heuristic import Heuristic
+from placeopt.solving.options import option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from placeopt.solvers.heuristics.context import Context
+    from placeopt.solving.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class SingleDevice(Heuristic):
+    """Everything on one device: the best of all devices that can hold the whole graph.
+
+    Where no device can, each device is filled first and the rest spills over to the others.
+    """
+
+    name: ClassVar[str] = "single-device"
+
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+        """Return the fastest single device; the message says where ops had to spill over."""
+        problem = context.problem
+        everywhere = np.logical_and.reduce(problem.compute >= 0, axis=0)
+        whole = bool((everywhere & (problem.capacity >= problem.resident.sum())).any())
+        if not whole:
+            tracker.message = "no single device can hold every op: the rest spills over to other devices"
+        for device in range(problem.num_devices):
+            wanted = np.full(problem.num_ops, device, dtype=np.int64)
+            fits = everywhere[device] and context.units.bytes.sum() <= problem.capacity[device]
+            if fits:
+                yield context.list_scheduled(wanted)
+            elif not whole or problem.memory == "peak":
+                yield context.repaired(wanted)
+
+
+@dataclass(frozen=True)
+class RoundRobin(Heuristic):
+    """Contiguous chunks of a topological order, dealt to the devices in turn."""
+
+    name: ClassVar[str] = "round-robin"
+
+    chunks: int | None = option(None, low=1, meaning="chunks of about equal work; None for one per device")
+
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+        """Cut the order into chunks of equal mean work; what does not fit goes to a device with space."""
+        problem = context.problem
+        order = problem.topological_order
+        work = context.mean_compute[order]
+        if work.sum() == 0:
+            work = np.ones(problem.num_ops)
+        chunks = problem.num_devices if self.chunks is None else self.chunks
+        middle = (np.cumsum(work) - work / 2) / work.sum()
+        chunk = np.minimum((middle * chunks).astype(np.int64), chunks - 1)
+        device = np.empty(problem.num_ops, dtype=np.int64)
+        device[order] = chunk % problem.num_devices
+        yield context.repaired(device)
+
+
+@dataclass(frozen=True)
+class RandomPlacement(Heuristic):
+    """The best of many uniform random placements.
+
+    Each unit (colocation group or op) gets a uniform compatible device; samples that break a capacity are
+    drawn again one unit after the other among the devices with space. Samples run first come, first served;
+    the best one is ranked by a list schedule at the end, which can only make it faster.
+    """
+
+    name: ClassVar[str] = "random"
+    batch: ClassVar[int] = 256
+
+    samples: int = option(2000, low=1, meaning="placements drawn where nothing limits seconds or evaluations")
+
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+        """Sample until the budget is spent."""
+        limited = tracker.budget.seconds is not None or tracker.budget.evaluations is not None
+        rng = tracker.rng()
+        drawn = 0
+        failures = 0
+        while (limited or drawn < self.samples) and failures < 10_000:
+            count = self.batch if limited else min(self.batch, self.samples - drawn)
+            for home in sample_units(context, count, rng):
+                drawn += 1
+                if home is None:
+                    failures += 1
+                yield None if home is None else Placement(home[context.units.unit])
+
+
+def sample_units(context: Context, count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64] | None]:
+    """Yield `count` random assignments of units to devices that respect compatibility and capacity."""
+    units = context.units
+    num_units = len(units.bytes)
+    options = units.allowed.sum(axis=1)
+    # column j of `choice` is the j-th device that the unit may use
+    choice = np.argsort(~units.allowed, axis=1, kind="stable")
+    draws = (rng.random((count, num_units)) * options).astype(np.int64)
+    homes = choice[np.arange(num_units), np.minimum(draws, options - 1)]
+    unlimited = bool((units.bytes.sum() <= units.capacity).all())
+    for home in homes:
+        if unlimited or _fits(context, home):
+            yield home
+        else:
+            yield _sequential(context, rng)
+
+
+def _fits(context: Context, home: NDArray[np.int64]) -> bool:
+    used = np.zeros(context.problem.num_devices, dtype=np.int64)
+    np.add.at(used, home, context.units.bytes)
+    return bool((used <= context.units.capacity).all())
+
+
+def _sequential(context: Context, rng: np.random.Generator) -> NDArray[np.int64] | None:
+    """Draw units in random order, large ones more likely first, each among the devices with space."""
+    units = context.units
+    home = np.zeros(len(units.bytes), dtype=np.int64)
+    free = units.capacity.copy()
+    weight = units.bytes.astype(np.float64) / max(1, int(units.bytes.max()))
+    for unit in np.argsort(rng.random(len(home)) - weight, kind="stable"):
+        there = np.flatnonzero(units.allowed[unit] & (free >= units.bytes[unit]))
+        if not len(there):
+            return context.packing
+        home[unit] = there[rng.integers(len(there))]
+        free[home[unit]] -= units.bytes[unit]
+    return home

@@ -1,0 +1,178 @@
+"""Context: a problem as heuristics see it, with mean costs, units, and the steps that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.arrays import frozen
+from placeopt.model.placement import Placement
+from placeopt.model.units import group_units
+from placeopt.solvers.heuristics import ranks
+from placeopt.solvers.heuristics.insertion_kernels import schedule_in_order
+from placeopt.solvers.heuristics.repair import pack, repair
+from placeopt.solvers.heuristics.time_kernels import schedule_by_time
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.projection import CostArrays, GraphArrays
+    from placeopt.model.units import Units
+    from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """A problem as heuristics see it: graph arrays, units that share a device, mean costs.
+
+    Attributes
+    ----------
+    inflation : share of the tensors that each op holds (its outputs and its inputs) added to its resident
+        bytes. With 1 the static limit implies the peak limit; smaller shares are guesses, always evaluated.
+    """
+
+    problem: PlacementProblem
+    inflation: float = 0.0
+
+    @property
+    def graph(self) -> GraphArrays:
+        """The graph that kernels take."""
+        return self.problem.graph
+
+    @property
+    def costs(self) -> CostArrays:
+        """The times that kernels take."""
+        return self.problem.costs
+
+    @cached_property
+    def units(self) -> Units:
+        """Ops that share a device, with the bytes that `inflation` charges."""
+        if self.inflation == 0:
+            return self.problem.units
+        return group_units(self.problem.units.unit, self.op_bytes, self.problem.compute >= 0, self.problem.capacity)
+
+    @cached_property
+    def op_bytes(self) -> NDArray[np.int64]:
+        """Bytes charged for each op, shape (num_ops,)."""
+        problem = self.problem
+        held = np.zeros(problem.num_ops, dtype=np.int64)
+        if self.inflation > 0 and problem.num_tensors:
+            np.add.at(held, problem.producer, problem.tensor_bytes)
+            np.add.at(held, problem.consumer, problem.tensor_bytes[problem.edge_tensor])
+        return frozen(problem.resident + (held * self.inflation).astype(np.int64))
+
+    @cached_property
+    def mean_compute(self) -> NDArray[np.float64]:
+        """Mean ticks of each op over its compatible devices, shape (num_ops,)."""
+        compute = self.problem.compute
+        usable = compute >= 0
+        return np.asarray(np.where(usable, compute, 0).sum(axis=1, dtype=np.float64) / usable.sum(axis=1))
+
+    @cached_property
+    def mean_transfer(self) -> NDArray[np.float64]:
+        """Mean ticks of each tensor over the ordered pairs of different devices, shape (num_tensors,)."""
+        problem = self.problem
+        k = problem.num_devices
+        if k == 1 or not problem.num_tensors:
+            return np.zeros(problem.num_tensors)
+        classes = problem.link_class[~np.eye(k, dtype=np.bool_)]
+        share = np.bincount(classes, minlength=problem.transfer.shape[1]) / len(classes)
+        return np.asarray(problem.transfer @ share)
+
+    @cached_property
+    def position(self) -> NDArray[np.int64]:
+        """Place of each op in the topological order, shape (num_ops,)."""
+        return self.inverse(self.problem.topological_order)
+
+    @cached_property
+    def unpinned(self) -> NDArray[np.int64]:
+        """No unit is fixed beforehand, shape (num_units,)."""
+        return np.full(len(self.units.bytes), -1, dtype=np.int64)
+
+    @cached_property
+    def contended(self) -> bool:
+        """Whether any two devices are joined by a channel."""
+        return self.problem.num_channels > 0
+
+    def upward_rank(self, *, communication: bool = True) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """b-levels with mean costs and the next op on each longest path; static levels without communication."""
+        delay = self.mean_transfer if communication else np.zeros(self.problem.num_tensors)
+        rank, following = ranks.upward_rank(self.graph, self.mean_compute, delay)
+        return rank, following
+
+    def by_decreasing(self, key: NDArray[Any]) -> NDArray[np.int64]:
+        """Ops sorted by decreasing `key`, ties in topological order."""
+        return np.lexsort((self.position, -key)).astype(np.int64)
+
+    @staticmethod
+    def inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Position of each op in `order`."""
+        position = np.empty(len(order), dtype=np.int64)
+        position[order] = np.arange(len(order))
+        return position
+
+    def in_order(
+        self,
+        sequence: NDArray[np.int64],
+        *,
+        bias: NDArray[np.float64] | None = None,
+        pinned: NDArray[np.int64] | None = None,
+        insertion: bool = True,
+        contention: bool = False,
+    ) -> ListSchedule:
+        """Schedule ops in a given topological order: see `insertion_kernels.schedule_in_order`."""
+        plan: ListSchedule = schedule_in_order(
+            self.graph, self.costs, self.units, sequence, np.zeros((0, 0)) if bias is None else bias,
+            self.unpinned if pinned is None else pinned, insertion, contention,
+        )  # fmt: skip
+        return plan
+
+    def by_time(self, position: NDArray[np.int64]) -> ListSchedule:
+        """Schedule ops earliest start first: see `time_kernels.schedule_by_time`."""
+        plan: ListSchedule = schedule_by_time(self.graph, self.costs, self.units, position, self.unpinned)
+        return plan
+
+    def ranked(self, plan: ListSchedule) -> Placement:
+        """Turn a schedule into devices and ranks, ops that take no time first among equal starts."""
+        order = np.lexsort((self.position, plan.finish))
+        return Placement.from_starts(plan.device, plan.start, order)
+
+    def list_scheduled(self, device: NDArray[np.int64]) -> Placement:
+        """Rank the ops of a given assignment by a list schedule: highest b-level first, with insertion."""
+        pinned = self.unpinned.copy()
+        pinned[self.units.unit] = device
+        rank = ranks.placed_rank(self.graph, self.costs, pinned[self.units.unit])
+        return self.ranked(self.in_order(self.by_decreasing(rank), pinned=pinned, contention=self.contended))
+
+    def fitted(self, plan: ListSchedule) -> Placement | None:
+        """Return the plan's placement, repaired where memory overflowed; None if repair found no way."""
+        if not plan.overflow:
+            return self.ranked(plan)
+        return self.repaired(plan.device)
+
+    def repaired(self, device: NDArray[np.int64]) -> Placement | None:
+        """Move ops of `device` until every constraint holds, and rank them; None if no way was found."""
+        home = repair(self.units, self.unit_first(device), self.unit_work)
+        home = self.packing if home is None else home
+        return None if home is None else self.list_scheduled(home[self.units.unit])
+
+    @cached_property
+    def packing(self) -> NDArray[np.int64] | None:
+        """Any assignment of units that fits, None if none was found."""
+        return pack(self.units)[0]
+
+    def unit_first(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Value of the first op of each unit, shape (num_units,)."""
+        return values[self.units.first_op]
+
+    @cached_property
+    def unit_work(self) -> NDArray[np.float64]:
+        """Ticks of each unit on each device, infinity where it cannot run, shape (num_units, num_devices)."""
+        compute = self.problem.compute
+        work = np.zeros((len(self.units.bytes), compute.shape[1]))
+        np.add.at(work, self.units.unit, np.where(compute >= 0, compute, np.inf))
+        return work

@@ -1,0 +1,112 @@
+"""The base of the heuristics: a heuristic proposes placements, the base evaluates them and keeps the best."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.makespan.evaluate import evaluate_batch
+from placeopt.model.objective import INFEASIBLE
+from placeopt.solvers.heuristics.context import Context
+from placeopt.solvers.heuristics.repair import pack
+from placeopt.solving.base import SearchSolver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.solving.tracker import Tracker
+
+INFLATIONS = (0.0, 0.125, 0.25, 0.5, 1.0)
+"""Shares of an op's tensors that count as resident when the limit is on the dynamic peak, tried in order."""
+
+CAUTIOUS = INFLATIONS[::-1]
+"""The same, beginning with all of them, as Baechi does."""
+
+BATCH_STEPS = 400_000
+"""Ops and edges per batch of candidates, about 0.1 s of evaluation."""
+
+
+@dataclass(frozen=True)
+class Heuristic(SearchSolver):
+    """A solver that proposes placements from one pass, or a small sweep, over the graph.
+
+    Attributes
+    ----------
+    inflations : for memory="peak", the shares of tensor bytes counted as resident, tried until one works.
+    batch : candidates evaluated at once.
+    """
+
+    inflations: ClassVar[tuple[float, ...]] = INFLATIONS
+    batch: ClassVar[int] = 64
+
+    @abstractmethod
+    def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
+        """Yield placements, None where none was found; `tracker.rng()` is the source of randomness."""
+
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Evaluate what `propose` yields, with more and more bytes reserved for tensors until a candidate is valid."""
+        # Batches of large problems are small, so that a time limit is noticed.
+        size = max(2, min(self.batch, BATCH_STEPS // (problem.num_ops + problem.num_edges)))
+        found = False
+        for inflation in self.inflations if problem.memory == "peak" else (0.0,):
+            for group in _batches(self.propose(Context(problem, inflation), tracker), size):
+                found |= offer_all(tracker, problem, group)
+                if tracker.stop():
+                    break
+            if found or tracker.stop():
+                break
+        self._conclude(problem, tracker)
+
+    def _conclude(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Prove that nothing fits where nothing was found; give a sample ranks."""
+        best = tracker.solution
+        if best is None:
+            if pack(problem.units)[1]:
+                tracker.infeasible("the ops cannot be packed into the capacities (proved by an integer program)")
+            elif not tracker.message:
+                tracker.message = _why_nothing(problem)
+        elif best.priority is None:  # a sample keeps its value, as fifo ignores ranks, and may gain
+            ranked = Context(problem).list_scheduled(best.device)
+            tracker.solution = ranked
+
+
+def _batches(candidates: Iterable[Placement | None], size: int) -> Iterator[list[Placement]]:
+    group: list[Placement] = []
+    for candidate in candidates:
+        if candidate is not None:
+            group.append(candidate)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def offer_all(tracker: Tracker[Placement], problem: PlacementProblem, group: list[Placement]) -> bool:
+    """Evaluate candidates in every execution mode they allow; return whether any is valid."""
+    group = group[: tracker.evaluations_left]
+    if not group:
+        return False
+    devices = np.stack([placement.device for placement in group])
+    values = evaluate_batch(problem, devices)
+    if all(placement.priority is not None for placement in group):
+        ranks = np.stack([placement.priority for placement in group if placement.priority is not None])
+        for queue in ("priority", "planned"):
+            values = np.minimum(values, evaluate_batch(problem, devices, ranks, queue))
+    tracker.count(len(group))
+    best = int(values.argmin())
+    if values[best] == INFEASIBLE:
+        return False
+    tracker.offer(int(values[best]), group[best])
+    return True
+
+
+def _why_nothing(problem: PlacementProblem) -> str:
+    if problem.memory == "peak":
+        return "no placement found keeps the peak memory of every device within its capacity"
+    return "no placement found fits the capacities, and none was proved impossible"

@@ -1,0 +1,333 @@
+"""Compiled list schedulers that take ops in a given order: HEFT, CPOP, PEFT, with insertion into idle gaps.
+
+A list scheduler takes ops one by one and gives each a device and a start. All of them follow the model of
+`PlacementProblem`: incompatible devices, resident bytes and units are respected (a whole unit is reserved on the device
+of its first member), links have classes, a tensor is sent once to each device, and where transfers share channels the
+schedule may account for it.
+
+Everything that a jitted function calls lives in its file, because numba's cache does not notice edits in another one; so
+the first helpers stand in `time_kernels` too.
+"""
+
+# mypy: disable-error-code="assignment, return-value, no-any-return"
+# (a jitted integer is an int64 or an int alike, which the type checker cannot know)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.projection import CostArrays, GraphArrays
+    from placeopt.model.units import Units
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+FAR = 2**62
+"""A time later than every schedule ends."""
+
+NONE = -1
+
+
+class ListSchedule(NamedTuple):
+    """A complete schedule of ops; `overflow` is set where a unit found no device with space."""
+
+    device: Ints  # (num_ops,)
+    start: Ints  # (num_ops,) ticks
+    finish: Ints  # (num_ops,) ticks
+    overflow: bool
+
+
+# --- shared by the schedulers ----------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
+    """Return (device of each unit or -1, free bytes of each device) with the pinned units charged."""
+    home = pinned.copy()
+    free = units.capacity.copy()
+    for unit in range(len(home)):
+        if home[unit] >= 0:
+            free[home[unit]] -= units.bytes[unit]
+    return home, free
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
+    """Whether `unit` is on `device` or may still go there."""
+    if home[unit] >= 0:
+        return bool(home[unit] == device)
+    return bool(units.allowed[unit, device] and units.bytes[unit] <= free[device])
+
+
+@njit(cache=True, nogil=True)
+def _roomiest(units: Units, free: Ints, unit: int) -> int:
+    """Device for a unit that fits nowhere: the compatible one with the most bytes left; repaired later."""
+    best = -1
+    for device in range(len(free)):
+        if units.allowed[unit, device] and (best < 0 or free[device] > free[best]):
+            best = device
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> None:
+    """Reserve the whole of `unit` on `device` at its first member."""
+    if home[unit] < 0:
+        home[unit] = device
+        free[device] -= units.bytes[unit]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, device: int) -> int:
+    """Time at which all inputs of `op` are on `device`, transfers never waiting for each other."""
+    ready = np.int64(0)
+    for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
+        source = graph.predecessors.op[e]
+        arrival = finish[source]
+        if device_of[source] != device:
+            arrival += costs.transfer[graph.predecessors.tensor[e], costs.link_class[device_of[source], device]]
+        ready = max(ready, arrival)
+    return ready
+
+
+# --- list scheduling in a given order (HEFT, CPOP, PEFT) ---------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _latest_last(graph: GraphArrays, finish: Ints, op: int, entries: Ints) -> int:
+    """Write the in-edges of `op` to `entries` by finish of the producer; return how many there are."""
+    count = 0
+    for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
+        at = count
+        while at > 0 and finish[graph.predecessors.op[entries[at - 1]]] > finish[graph.predecessors.op[e]]:
+            entries[at] = entries[at - 1]
+            at -= 1
+        entries[at] = e
+        count += 1
+    return count
+
+
+class Queues(NamedTuple):
+    """Transfers queued on channels so far."""
+
+    arrived: Ints  # (num_tensors, num_devices) end of the tensor's transfer there, -1 until it was sent
+    busy: Ints  # (num_channels,) end of the last transfer
+    trial: Ints  # (num_channels,) scratch
+    entries: Ints  # in-edges of the op at hand, by finish of the producer
+
+
+@njit(cache=True, nogil=True)
+def _empty_queues(graph: GraphArrays, costs: CostArrays, contention: bool) -> Queues:
+    channels = costs.channel.max() + 1 if contention else 0
+    arrived = np.full((len(costs.transfer), len(costs.channel)) if contention else (0, len(costs.channel)), -1, np.int64)
+    most = (graph.predecessors.pointer[1:] - graph.predecessors.pointer[:-1]).max()
+    return Queues(arrived, np.zeros(channels, np.int64), np.zeros(channels, np.int64), np.zeros(most, np.int64))
+
+
+@njit(cache=True, nogil=True)
+def _data_ready_on_channels(
+    graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, queues: Queues, count: int, device: int, commit: bool
+) -> int:
+    """Time at which all inputs are on `device` when each is appended to the queue of its channel.
+
+    The inputs are the first `count` of `queues.entries`. With `commit` the transfers stay.
+    """
+    arrived, busy, trial, entries = queues.arrived, queues.busy, queues.trial, queues.entries
+    ready = np.int64(0)
+    for i in range(count):  # forget the trial of another device
+        source = device_of[graph.predecessors.op[entries[i]]]
+        if source != device and costs.channel[source, device] >= 0:
+            trial[costs.channel[source, device]] = busy[costs.channel[source, device]]
+    for i in range(count):
+        e = entries[i]
+        source, tensor = device_of[graph.predecessors.op[e]], graph.predecessors.tensor[e]
+        arrival = finish[graph.predecessors.op[e]]
+        if source != device:
+            if arrived[tensor, device] >= 0:
+                arrival = arrived[tensor, device]
+            else:
+                lane = costs.channel[source, device]
+                if lane >= 0:
+                    arrival = max(arrival, trial[lane])
+                arrival += costs.transfer[tensor, costs.link_class[source, device]]
+                if lane >= 0:
+                    trial[lane] = arrival
+                if commit:
+                    arrived[tensor, device] = arrival
+                    if lane >= 0:
+                        busy[lane] = arrival
+        ready = max(ready, arrival)
+    return ready
+
+
+class Timeline(NamedTuple):
+    """Ops of each device in time order, and the idle gaps between them, as doubly linked lists.
+
+    The gaps are kept beside the ops because a busy device has many ops and few gaps.
+    """
+
+    start: Ints  # (num_ops,)
+    finish: Ints  # (num_ops,)
+    before: Ints  # (num_ops,) op before, -1 for none
+    behind: Ints  # (num_ops,) op behind, -1 for none
+    last: Ints  # (num_devices,) last op, -1 for none
+    gap_start: Ints  # (num_ops + num_devices,)
+    gap_end: Ints
+    gap_before: Ints  # earlier gap of the device, -1 for none
+    gap_behind: Ints
+    gap_op: Ints  # op that ends where the gap starts, -1 for the start of time
+    last_gap: Ints  # (num_devices,) the gap after the last op; it never ends
+    gaps: Ints  # (1,) number of gap records in use
+
+
+@njit(cache=True, nogil=True)
+def _empty_timeline(n: int, k: int) -> Timeline:
+    timeline = Timeline(
+        np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1, np.int64), np.full(n, -1, np.int64),
+        np.full(k, -1, np.int64), np.zeros(n + k, np.int64), np.full(n + k, FAR, np.int64),
+        np.full(n + k, -1, np.int64), np.full(n + k, -1, np.int64), np.full(n + k, -1, np.int64),
+        np.arange(k), np.zeros(1, np.int64),
+    )  # fmt: skip
+    timeline.gaps[0] = k
+    return timeline
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) -> tuple[int, int]:
+    """Earliest start >= `ready` at which the device is idle for `duration`, and the gap it is in.
+
+    Gaps are tried from the last one back, as ops come roughly in time order; the walk ends at the first gap
+    that starts no later than `ready`. An op that takes no time also fits where two ops meet: the gap is -1 then.
+    """
+    gap = timeline.last_gap[device]
+    best, best_gap = np.int64(FAR), np.int64(NONE)
+    while gap >= 0:
+        begin = max(ready, timeline.gap_start[gap])
+        if begin + duration <= timeline.gap_end[gap]:
+            best, best_gap = begin, gap
+        if timeline.gap_start[gap] <= ready:
+            break
+        gap = timeline.gap_before[gap]
+    if duration == 0:
+        op = timeline.last[device]
+        while op >= 0 and timeline.start[op] >= ready and timeline.before[op] >= 0:
+            op = timeline.before[op]
+        begin = ready
+        if op >= 0 and timeline.start[op] < ready:
+            begin = max(ready, timeline.finish[op])
+        if begin < best:
+            best, best_gap = begin, np.int64(NONE)
+    return best, best_gap
+
+
+@njit(cache=True, nogil=True)
+def _insert(timeline: Timeline, device: int, op: int, begin: int, duration: int, gap: int) -> None:
+    """Put `op` into `gap` of the device, or (gap -1) between two ops that meet at `begin`."""
+    end = begin + duration
+    timeline.start[op], timeline.finish[op] = begin, end
+    if gap >= 0:
+        previous = timeline.gap_op[gap]
+        limit, later = timeline.gap_end[gap], timeline.gap_behind[gap]
+        if begin > timeline.gap_start[gap]:
+            timeline.gap_end[gap] = begin
+            if end < limit:  # what remains behind the op is a gap of its own
+                rest = timeline.gaps[0]
+                timeline.gaps[0] += 1
+                timeline.gap_start[rest], timeline.gap_end[rest], timeline.gap_op[rest] = end, limit, op
+                timeline.gap_before[rest], timeline.gap_behind[rest] = gap, later
+                timeline.gap_behind[gap] = rest
+                if later >= 0:
+                    timeline.gap_before[later] = rest
+                else:
+                    timeline.last_gap[device] = rest
+        elif end < limit:
+            timeline.gap_start[gap], timeline.gap_op[gap] = end, op
+        else:  # filled exactly
+            earlier = timeline.gap_before[gap]
+            if earlier >= 0:
+                timeline.gap_behind[earlier] = later
+            if later >= 0:
+                timeline.gap_before[later] = earlier
+    else:
+        previous = timeline.last[device]
+        while previous >= 0 and timeline.finish[previous] > begin:
+            previous = timeline.before[previous]
+    timeline.before[op] = previous
+    if previous == timeline.last[device]:
+        timeline.last[device] = op
+    elif previous >= 0:
+        timeline.behind[op] = timeline.behind[previous]
+        timeline.before[timeline.behind[op]] = op
+    else:
+        first = timeline.last[device]
+        while timeline.before[first] >= 0:
+            first = timeline.before[first]
+        timeline.behind[op] = first
+        timeline.before[first] = op
+    if previous >= 0:
+        timeline.behind[previous] = op
+
+
+@njit(cache=True, nogil=True)
+def schedule_in_order(
+    graph: GraphArrays, costs: CostArrays, units: Units, sequence: Ints, bias: Floats, pinned: Ints, insertion: bool,
+    contention: bool,
+) -> ListSchedule:  # fmt: skip
+    """Give each op of `sequence` (topological) the device of its smallest finish + bias.
+
+    Parameters
+    ----------
+    bias : ticks added to the finish when devices are compared, shape (num_ops, num_devices); shape (0, 0)
+        for none. Ties go to the earlier finish, then to the lower device.
+    pinned : device of each unit that is fixed beforehand, -1 elsewhere.
+    insertion : use idle gaps between ops already scheduled.
+    contention : queue transfers on their channels (in the order of scheduling).
+    """
+    n, k = costs.compute.shape
+    device_of = np.full(n, -1, np.int64)
+    timeline = _empty_timeline(n, k)
+    finish = timeline.finish
+    home, free = _reserve(units, pinned)
+    queues = _empty_queues(graph, costs, contention)
+    biased = len(bias) > 0
+    overflow = False
+    for op in sequence:
+        unit = units.unit[op]
+        count = _latest_last(graph, finish, op, queues.entries) if contention else 0
+        best_device, best_start, best_gap = -1, np.int64(FAR), np.int64(NONE)
+        best_score, best_finish = np.inf, np.int64(FAR)
+        forced = -1
+        while best_device < 0:
+            for device in range(k):
+                if device != forced and not _fits(units, home, free, unit, device):
+                    continue
+                if contention:
+                    ready = _data_ready_on_channels(graph, costs, device_of, finish, queues, count, device, False)
+                else:
+                    ready = _data_ready(graph, costs, device_of, finish, op, device)
+                duration = costs.compute[op, device]
+                if insertion:
+                    begin, gap = _earliest_gap(timeline, device, ready, duration)
+                else:
+                    gap = timeline.last_gap[device]
+                    begin = max(ready, timeline.gap_start[gap])
+                end = begin + duration
+                score = end + bias[op, device] if biased else 0.0
+                if score < best_score or (score == best_score and end < best_finish):
+                    best_score, best_finish = score, end
+                    best_device, best_start, best_gap = device, begin, gap
+            if best_device < 0:
+                overflow = True
+                forced = _roomiest(units, free, unit)
+        _settle(units, home, free, unit, best_device)
+        if contention:
+            _data_ready_on_channels(graph, costs, device_of, finish, queues, count, best_device, True)
+        device_of[op] = best_device
+        _insert(timeline, best_device, op, best_start, best_finish - best_start, best_gap)
+    return ListSchedule(device_of, timeline.start, finish, overflow)
