@@ -22,6 +22,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import csr_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,9 +119,6 @@ def _least_residence(memory: NDArray[np.int64], edges: tuple[tuple[int, int, int
     flow of that kind bounds the minimum from below. The linear program in floating point only says which edges carry
     flow; how much is worked out in whole numbers, edge by edge from the leaves of the forest that they form.
     """
-    from scipy.optimize import linprog
-    from scipy.sparse import csr_array
-
     if not edges:
         return 0
     rows = np.repeat(np.arange(len(edges)), 2)

@@ -27,6 +27,14 @@ which k_b = 0 where b has none). This leaves few indices k to search: proofs get
 Redundant: on a limited device sum_i -m_i S_i + sum of freed units times spans is at most P times its capacity (Little's
 law, see `bounds.residence_bound`). And where two parts of a problem are mirror images of each other, as the two
 chains of X, the first takes no longer than the second.
+
+References
+----------
+.. [1] B. R. Rau, "Iterative modulo scheduling: an algorithm for software pipelining loops", MICRO 1994.
+.. [2] A. E. Eichenberger, E. S. Davidson, "Efficient formulation for optimal modulo schedulers", PLDI 1997 (the stage k
+   and the offset sigma of every instance).
+.. [3] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+   2024.
 """
 
 from __future__ import annotations
@@ -288,7 +296,7 @@ def tighten(problem: PipelineProblem, repetend: Repetend) -> Repetend:
 
     With these fixed, every constraint is S_v - S_u >= w - P h, so the least P is the largest ratio sum(w)/sum(h) of
     a cycle; it is found by bisection, each step a longest-path computation. Memory depends on orders and
-    indices only and does not change.
+    indices only and does not change (the maximum cycle ratio, as in Rau's recurrence bound).
     """
     b, size, period = problem.num_blocks, repetend.size, repetend.period
     start = repetend.start.ravel()

@@ -25,6 +25,12 @@ Of the survivors of a child only those are compared that no other makes needless
 
 The number of devices enters as a factor only: it proves in milliseconds what a solver of constraints refutes in a
 minute, and is a second formulation besides that (`placeopt.schedules.cyclic`).
+
+References
+----------
+.. [1] U. Bertele, F. Brioschi, "Nonserial Dynamic Programming", Academic Press 1972 (elimination on trees).
+.. [2] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+   2024 (the question).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Memory that is freed before it is surely allocated: what no pipeline problem may ask for."""
+"""Memory that is freed before it is surely allocated: what no pipeline problem may ask for.
+
+References
+----------
+.. [1] P. Hall, "On representatives of subsets", Journal of the London Mathematical Society 10(1), 1935.
+.. [2] L. R. Ford, D. R. Fulkerson, "Maximal flow through a network", Canadian Journal of Mathematics 8, 1956.
+"""
 
 from __future__ import annotations
 

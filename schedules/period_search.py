@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.schedules.bounds import best_bound
+from placeopt.schedules.cyclic import CyclicModel, tighten
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import dispatch
 from placeopt.schedules.incumbent import offer_pattern
@@ -116,8 +117,6 @@ class PeriodSearch:
 
         Return whether one was decided.
         """
-        from placeopt.schedules.cyclic import CyclicModel, tighten
-
         self.tracker.count()
         period, answer = self._by_device_tree(period, seconds)
         if answer is None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, ClassVar
 from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import best_bound, makespan_bound
 from placeopt.schedules.completion import complete
+from placeopt.schedules.cyclic import CyclicModel
 from placeopt.schedules.evaluate import makespan
 from placeopt.schedules.incumbent import offer_pattern, prove_first
 from placeopt.schedules.period_search import PeriodSearch
@@ -32,7 +33,6 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
-    from placeopt.schedules.cyclic import CyclicModel
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule, Repetend
     from placeopt.solving.tracker import Tracker
@@ -105,7 +105,7 @@ class RepetendSolver(SearchSolver):
             seconds = min(self.latency_seconds, tracker.seconds_left)
             if seconds <= 0 or tracker.stop_reason in ("time", "evaluations"):
                 return
-            model = _cyclic_model(problem, pattern.period, pattern.size)
+            model = CyclicModel(problem, pattern.period, pattern.size)
             if attempt == 0:
                 model.minimize_latency()
             _, other = model.solve(
@@ -123,7 +123,7 @@ class RepetendSolver(SearchSolver):
         wanted = f"repetend of {self.size} micro-batch{'es' if self.size > 1 else ''} every {self.period} ticks"
         status, pattern = "infeasible", None
         if self.period >= best_bound(problem)[0] * self.size:
-            model = _cyclic_model(problem, self.period, self.size, for_latency=True)
+            model = CyclicModel(problem, self.period, self.size, for_latency=True)
             model.minimize_latency()
             status, pattern = model.solve(
                 tracker.seconds_left, num_workers=self.num_workers, seed=tracker.seed, first_only=False
@@ -136,9 +136,3 @@ class RepetendSolver(SearchSolver):
         offer_pattern(problem, tracker, pattern, complete(problem, pattern, problem.micro_batches))
         proof = ", proved least" if status == "optimal" else ""
         tracker.message = f"latency {pattern.latency(problem.span)} ticks at a {wanted}{proof}"
-
-
-def _cyclic_model(problem: PipelineProblem, period: int, size: int, *, for_latency: bool = False) -> CyclicModel:
-    from placeopt.schedules.cyclic import CyclicModel  # loads CP-SAT
-
-    return CyclicModel(problem, period, size, for_latency=for_latency)

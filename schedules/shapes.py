@@ -13,7 +13,11 @@ wave       the stages go down and up the devices `waves` times: 2 * waves stages
 Memory: a forward block adds 1 unit, its backward block frees it, tensor-parallel blocks of M and NN change
 nothing. `mode=infer` keeps the F blocks and zeroes the memory. `split=1` cuts the backward block into the part
 for the inputs (I, on the critical path) and the part for the weights (W, which frees the memory).
-The first five are from Tessel (Lin et al., HPCA 2024).
+
+References
+----------
+.. [1] Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA
+   2024 (the first five shapes).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
+from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import justify
 from placeopt.schedules.device_tree import DeviceTree
 from placeopt.schedules.evaluate import compact
@@ -84,5 +85,6 @@ def warm_up() -> None:
 
     problem = shape("V", devices=1)
     justify(problem, compact(problem, problem.heads[None, :]))
+    best_bound(shape("V", devices=2).with_capacity(2))
     DeviceTree(shape("V", devices=2).with_capacity(2)).decide(8)
     cp_model.CpSolver().solve(cp_model.CpModel())

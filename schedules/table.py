@@ -24,18 +24,21 @@ CSV has one line per block and the header `shape,mode,ndevs,gid,kind,span,mem,de
 from __future__ import annotations
 
 import csv
-import json
-import tomllib
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
+from placeopt.model.files import read_json, read_text, read_toml
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.shapes import MODES, only_forward
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+MAX_DEVICES = 100_000
 
 OPTIONS = ("memory", "micro_batches", "mode", "shape")
 
@@ -82,8 +85,6 @@ def problem_from_dict(table: Mapping[str, Any], name: str = "pipeline") -> Pipel
 
 def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
     """Return the object that `problem_from_dict` reads; names, times and memory survive the round trip."""
-    from placeopt.model.arrays import UNLIMITED
-
     table: dict[str, Any] = {
         "name": problem.name,
         "devices": list(problem.device_names),
@@ -108,12 +109,7 @@ def problem_to_dict(problem: PipelineProblem) -> dict[str, Any]:
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:
-    try:
-        if path.suffix == ".toml":
-            return tomllib.loads(path.read_text())
-        found = json.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as {path.suffix[1:] or 'JSON'}: {error}") from error
+    found = read_toml(path) if path.suffix == ".toml" else read_json(path)
     if not isinstance(found, dict):
         raise InputError(f"{path}: expected an object with 'devices' and 'blocks', received {type(found).__name__}")
     return found
@@ -125,8 +121,8 @@ def _from_object(table: Mapping[str, Any], name: str) -> tuple[str, list[Block],
             raise InputError(f"block table '{name}': '{key}' is missing")
     devices = table["devices"]
     if isinstance(devices, int) and not isinstance(devices, bool):
-        if not 1 <= devices <= 100_000:
-            raise InputError(f"block table '{name}': devices must be 1 or more, received {devices}")
+        if not 1 <= devices <= MAX_DEVICES:
+            raise InputError(f"block table '{name}': expected 1 to {MAX_DEVICES} devices, received {devices}")
         devices = [f"device{i}" for i in range(devices)]
     if not isinstance(devices, list) or not all(isinstance(device, str) for device in devices):
         raise InputError(f"block table '{name}': devices must be a number or a list of names, received {devices!r}")
@@ -141,7 +137,7 @@ def _from_object(table: Mapping[str, Any], name: str) -> tuple[str, list[Block],
         fields["micro_batches"] = _number(table["micro_batches"], "micro_batches")
     if "tick_seconds" in table:
         value = table["tick_seconds"]
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float) or isinstance(value, bool):
             raise InputError(f"tick_seconds: expected a number, received {value!r}")
         fields["tick_seconds"] = float(value)
     return str(table.get("name", name)), blocks, devices, fields
@@ -184,23 +180,19 @@ def _block(entry: Any, index: Mapping[str, int], position: int) -> Block:
 
 
 def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block], list[str]]:
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+    except csv.Error as error:
+        raise InputError(f"{path}: cannot be read as CSV: {error}") from error
     needed = ("gid", "kind", "span", "devices", "preds")
     columns = set(rows[0]) if rows else set()
     missing = [key for key in needed if key not in columns]
     if missing:
         raise InputError(f"{path}: expected the columns {', '.join(needed)}; missing: {', '.join(missing)}")
-    if "shape" in columns:
-        names = list(dict.fromkeys(row["shape"] for row in rows))
-        if shape is None and len(names) > 1:
-            raise InputError(f"{path} holds several tables; choose one with ?shape=NAME from {', '.join(names)}")
-        shape = shape or names[0]
-        if shape not in names:
-            raise InputError(f"{path}: shape '{shape}' is not there; it holds {', '.join(names)}")
-        rows = [row for row in rows if row["shape"] == shape]
-        if "mode" in columns and any(row["mode"] == mode for row in rows):
-            rows = [row for row in rows if row["mode"] == mode]
+    short = next((number for number, row in enumerate(rows, 2) if None in row.values()), None)
+    if short is not None:
+        raise InputError(f"{path}: line {short}: expected {len(columns)} fields as in the header, received fewer")
+    rows, title = _lines_of_table(rows, path, shape, mode)
     count = 0
     blocks = []
     for row in rows:
@@ -218,17 +210,39 @@ def _read_csv(path: Path, shape: str | None, mode: str) -> tuple[str, list[Block
                 tuple((before, 0) for before in row["preds"].split()),
             )
         )
-    count = count or 1 + max(device for block in blocks for device in block.devices)
-    return shape or path.stem, blocks, [f"device{i}" for i in range(count)]
+    count = count or 1 + max((device for block in blocks for device in block.devices), default=0)
+    if not 1 <= count <= MAX_DEVICES:
+        raise InputError(f"{path}: expected 1 to {MAX_DEVICES} devices, received {count}")
+    return title, blocks, [f"device{i}" for i in range(count)]
+
+
+def _lines_of_table(
+    rows: list[dict[str, str]], path: Path, shape: str | None, mode: str
+) -> tuple[list[dict[str, str]], str]:
+    """Return the lines of one table of a file, and its name."""
+    if "shape" not in rows[0]:
+        return rows, shape or path.stem
+    names = list(dict.fromkeys(row["shape"] for row in rows))
+    if shape is None and len(names) > 1:
+        raise InputError(f"{path} holds several tables; choose one with ?shape=NAME from {', '.join(names)}")
+    shape = shape or names[0]
+    if shape not in names:
+        raise InputError(f"{path}: shape '{shape}' is not there; it holds {', '.join(names)}")
+    rows = [row for row in rows if row["shape"] == shape]
+    if "mode" in rows[0] and any(row["mode"] == mode for row in rows):
+        rows = [row for row in rows if row["mode"] == mode]
+    return rows, shape
 
 
 def _number(value: Any, what: str) -> int:
-    try:
-        number = int(value)
-        if isinstance(value, float) and value != number:
-            raise ValueError
-    except (TypeError, ValueError):
-        raise InputError(f"{what}: expected a whole number, received {value!r}") from None
+    text = value.strip() if isinstance(value, str) else value
+    plain = isinstance(text, str) and text.isascii() and text.lstrip("+-").isdigit() and len(text) <= 20
+    whole = isinstance(text, float) and text.is_integer()
+    if not (plain or whole or (isinstance(text, int) and not isinstance(text, bool))):
+        raise InputError(f"{what}: expected a whole number, received {value!r:.60}")
+    number = int(text)
+    if abs(number) >= 2**63:
+        raise InputError(f"{what}: expected a number of at most 63 bits, received {value!r:.60}")
     return number
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from ortools.sat.python import cp_model
 
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.schedules.completion import complete
@@ -79,8 +80,6 @@ class _AssignmentModel:
     """CP-SAT model of the least period for given micro-batch indices: variables, one method per constraint family."""
 
     def __init__(self, problem: PipelineProblem, index: NDArray[np.int64], most: int) -> None:
-        from ortools.sat.python import cp_model
-
         self.problem, self.index = problem, index
         self.model = cp_model.CpModel()
         horizon = int(problem.span.sum() + problem.lag.sum())
@@ -129,8 +128,6 @@ class _AssignmentModel:
 
     def solve(self, seconds: float, num_workers: int, seed: int) -> Repetend | None:
         """Return the repetend of least period, or None."""
-        from ortools.sat.python import cp_model
-
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = num_workers
         solver.parameters.random_seed = seed

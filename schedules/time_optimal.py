@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from ortools.sat.python import cp_model
 
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.schedules.bounds import makespan_bound
@@ -32,6 +33,8 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from placeopt.schedules.problem import PipelineProblem
@@ -91,14 +94,23 @@ def _greedy(problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64] |
     return min(good, key=lambda start: makespan(problem, start)) if good else None
 
 
+class _OfferEach(cp_model.CpSolverSolutionCallback):
+    """Offers every schedule at once, so that none is lost when the search is interrupted."""
+
+    def __init__(self, model: _MakespanModel, tracker: Tracker[PipelineSchedule]) -> None:
+        super().__init__()
+        self.model, self.tracker = model, tracker
+
+    def on_solution_callback(self) -> None:
+        _offer_shorter(self.tracker, self.model.decode(self.value))
+
+
 class _MakespanModel:
     """CP-SAT model of all instances: variables, one method per constraint family, objective, decode."""
 
     def __init__(
         self, problem: PipelineProblem, horizon: int, bound: int, hint: NDArray[np.int64] | None = None
     ) -> None:
-        from ortools.sat.python import cp_model
-
         self.problem, self.n = problem, problem.micro_batches
         self.model = cp_model.CpModel()
         self.end = self.model.new_int_var(bound, horizon, "makespan")
@@ -152,18 +164,18 @@ class _MakespanModel:
         deltas = [int(problem.memory[i, device]) for _ in range(self.n) for i in changing]
         self.model.add_reservoir_constraint(times, deltas, 0, capacity)
 
+    def decode(self, value: Callable[[Any], int]) -> PipelineSchedule:
+        """Return the schedule of a solution, given as the value of every variable."""
+        values = np.array([value(v) for v in self.start.ravel().tolist()]).reshape(self.start.shape)
+        return PipelineSchedule(self.problem, compact(self.problem, values))
+
     def solve(self, tracker: Tracker[PipelineSchedule], num_workers: int) -> int:
         """Offer every schedule that is found; return the proven lower bound on the makespan."""
-        from ortools.sat.python import cp_model
-
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = num_workers
         solver.parameters.random_seed = tracker.seed
         solver.parameters.max_time_in_seconds = max(0.01, min(1e6, tracker.seconds_left))
-        status = solve_interruptibly(solver, self.model)
+        solve_interruptibly(solver, self.model, _OfferEach(self, tracker))
         tracker.count()
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            values = np.array([solver.value(v) for v in self.start.ravel().tolist()]).reshape(self.start.shape)
-            _offer_shorter(tracker, PipelineSchedule(self.problem, compact(self.problem, values)))
         bound = solver.best_objective_bound
         return round(bound) if 0 < bound < EXACT_FLOAT else 0

@@ -86,15 +86,14 @@ def period_row(name: str, devices: int, capacity: int) -> dict[str, Any]:
     """Return one cell of the table."""
     row: dict[str, Any] = {"shape": name, "devices": devices, "capacity": capacity}
     empty = dict.fromkeys(("load", "period", "bound", "status", "cpu", "wall", "any_k", "any_k_bound", "any_k_size"), "")
-    try:
-        problem = po.load_pipeline(f"shape:{name}?devices={devices}", memory=capacity)
-        result, clock = timed(problem, "repetend", seconds=SECONDS[devices], num_workers=WORKERS, latency_seconds=0)
-    except InputError as error:
-        return row | empty | {"status": f"infeasible: {str(error).rsplit(';', 1)[-1].strip()}"}
+    problem = po.load_pipeline(f"shape:{name}?devices={devices}", memory=capacity)
+    result, clock = timed(problem, "repetend", seconds=SECONDS[devices], num_workers=WORKERS, latency_seconds=0)
+    if result.solution is None:
+        return row | empty | {"status": f"{result.status}: {result.message.rsplit(';', 1)[-1].strip()}"}
     found = result.solution
     row |= empty | {
-        "load": int(problem.work.max()), "period": float(found.period), "bound": float(found.period_bound),
-        "status": "proved" if found.period_status == "optimal" else "not proved",
+        "load": int(problem.work.max()), "period": float(found.period), "bound": float(found.size_bound),
+        "status": "proved" if found.period == found.size_bound else "not proved",
         "cpu": round(clock.cpu, 2), "wall": round(clock.wall, 2),
     }  # fmt: skip
     if devices == 4 and found.period > problem.work.max():
@@ -133,7 +132,8 @@ def solver_row(name: str, devices: int, solver: str, n: Any, result: Any, clock:
     """Return one run."""
     found = result.solution
     exact = found is not None and (
-        found.makespan <= found.makespan_bound if solver == "time-optimal" else found.period_status == "optimal"
+        found.makespan <= found.makespan_bound if solver == "time-optimal"
+        else result.status == "optimal" or found.period == found.size_bound
     )
     row = {
         "shape": name, "devices": devices, "solver": solver, "micro_batches": n,
@@ -237,7 +237,7 @@ def model_row(model: str, devices: int, method: str, cuts: dict[Any, Any]) -> di
         except InputError as error:
             chosen, reason = None, str(error)
     if chosen is None:
-        row |= dict.fromkeys(("throughput", "choice", "schedule", "step_ms", "gap", "latency_ms", "runner_up"), "")
+        row |= dict.fromkeys(("throughput", "choice", "schedule", "step_ms", "gap_of_cuts", "gap", "latency_ms", "runner_up"), "")
         row |= {"choice": "none fits", "runner_up": reason}
     else:
         best = chosen.best
@@ -245,8 +245,8 @@ def model_row(model: str, devices: int, method: str, cuts: dict[Any, Any]) -> di
         if best.schedule.repetend is not None:
             latency = 1e3 * best.schedule.repetend.latency(best.problem.span) * best.problem.tick_seconds
         row |= {
-            "throughput": f"{chosen.throughput:.5g}", "choice": best.title, "schedule": best.schedule.solver,
-            "step_ms": f"{1e3 * best.step:.5g}", "gap": f"{chosen.gap:.4f}",
+            "throughput": f"{chosen.throughput:.5g}", "choice": best.title, "schedule": best.result.solver,
+            "step_ms": f"{1e3 * best.step:.5g}", "gap_of_cuts": f"{chosen.gap_of_cuts:.4f}", "gap": f"{chosen.gap:.4f}",
             "latency_ms": f"{latency:.5g}" if latency else "", "runner_up": chosen.why,
         }  # fmt: skip
     row["wall"] = round(clock.wall, 1)

@@ -8,6 +8,11 @@ of times f, b (whole) or f, i, w:
             The technical report of DeepSeek-V3 (2024) has (D/2 - 1)(f&b + b - 3w), b = i + w, where f&b is a pair that
             runs overlapped and delivers both results at its end; run one after the other, as here, the first
             result goes on at once, and the idle time is smaller.
+
+References
+----------
+.. [1] S. Li, T. Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional Pipelines", SC 2021.
+.. [2] DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, 2024 (DualPipe).
 """
 
 from __future__ import annotations

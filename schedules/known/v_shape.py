@@ -8,6 +8,11 @@ With f = i = w = 1 for each of the 2D stages, in units of time and of one stage'
   ZB-V     no idle time between a device's first start and last end (n >= 2D), memory 2D;
   V-Half   memory 2 floor((D + 2)/2), idle time about 3D: 3D - 4 for odd D, 3D - 6 for even D >= 6;
   V-Min    memory 2 floor((D + 4)/3), idle time about 4D: 4D - 5 for D = 1 modulo 3, else 4D - 7 (D >= 3).
+
+References
+----------
+.. [1] P. Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024 (V-Half, V-Min, building blocks).
+.. [2] P. Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024 (ZB-V).
 """
 
 from __future__ import annotations

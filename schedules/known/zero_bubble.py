@@ -5,6 +5,10 @@ there is time). With S stages of times f, i, w each device idles between its fir
   ZB-H1   (S - 1)(f + i - w), holding what S micro-batches need on every device, as 1F1B does on its first;
   ZB-H2   (S - 1)(f + i - 2w), holding 2S - 1,
 exactly so for f = i = w, provided there are enough micro-batches (n >= S, n >= 2S - 1).
+
+References
+----------
+.. [1] P. Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024.
 """
 
 from __future__ import annotations

@@ -123,6 +123,31 @@ def test_infeasible_memory_is_proved_and_the_smallest_feasible_limit_named(sourc
     assert max(schedule(problem, memory=smallest, micro_batches=2, num_workers=1).peak_memory) <= smallest
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("l.csv", "gid,kind,span,devices,preds\nFé,F,1,0,\n".encode("latin-1"), "expected UTF-8 text"),
+        ("n.json", b"[" * 100_000, "nested too deeply"),
+        ("n.toml", b"a = " + b"[" * 5000, "nested"),
+        ("e.csv", b"", "expected the columns"),
+        ("q.csv", b"gid,kind,span,devices,preds\nF,F,1_000,0,\n", "expected a whole number, received '1_000'"),
+        ("d.csv", "gid,kind,span,devices,preds\nF,F,٣,0,\n".encode(), "expected a whole number"),
+        ("s.csv", b"gid,kind,span,devices,preds\nF,F,1\n", "line 2: expected 5 fields"),
+        ("b.csv", b"gid,kind,span,devices,preds\nF,F,1,999999999999,\n", "expected 1 to 100000 devices"),
+        ("f.csv", b"gid,kind,span,devices,preds\n" + b"F" * 200_000 + b",F,1,0,\n", "cannot be read as CSV"),
+        ("t.json", b'{"devices": 1, "blocks": [{"name": "a", "span": true, "devices": [0]}]}', "received True"),
+        ("k.json", b'{"devices": 1, "devices": 2, "blocks": []}', "occurs twice"),
+    ],
+)
+def test_damaged_files_are_refused_in_one_line(name: str, data: bytes, message: str, tmp_path: Path):
+    """No traceback, and one line that says which file and what is wrong."""
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(po.InputError, match=message) as error:
+        po.load_pipeline(tmp_path / name)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value).replace(str(tmp_path), "")) < 200
+
+
 def test_smallest_memory_agrees_with_every_order():
     """On one device with blocks of different sizes, the least limit is that of the best order of the blocks."""
     from placeopt.schedules.problem import Block, PipelineProblem

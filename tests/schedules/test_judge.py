@@ -121,6 +121,29 @@ def test_never_worse_than_the_initial_schedule(solver: str, seconds: float):
         assert objective_of(case).judge(case, result.solution) == []
 
 
+@pytest.mark.parametrize(
+    ("solver", "where"),
+    [("repetend", "cyclic"), ("tessel", "tessel"), ("time-optimal", "time_optimal"), ("repetend", "memory_limits")],
+)
+def test_ctrl_c_keeps_the_best_so_far(solver: str, where: str, monkeypatch: pytest.MonkeyPatch):
+    """Wherever CP-SAT is interrupted, what was known is judged and returned."""
+    problem = po.load_pipeline("shape:K?devices=4&memory=3", micro_batches=4)
+    best = schedule(problem, num_workers=1)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"placeopt.schedules.{where}.solve_interruptibly", interrupted)
+    monkeypatch.setattr("placeopt.schedules.memory_limits.one_fits", lambda _: where != "memory_limits")
+    monkeypatch.setattr("placeopt.schedules.time_optimal.makespan_bound", lambda *_: 1)
+    slow = greedy_pattern(problem, 1)
+    initial = replace(best, repetend=slow, start=slow.unroll(4), makespan_bound=0, size_bound=Fraction(0))
+    result = po.solve(problem, solver, initial=initial, seconds=30)
+    assert result.stop_reason == "interrupted"
+    assert result.value <= slow.period
+    assert objective_of(problem).judge(problem, result.solution) == []
+
+
 def test_an_invalid_initial_schedule_is_refused():
     """One line says what is wrong with it."""
     problem = po.load_pipeline("shape:V?devices=4&memory=4", micro_batches=4)
