@@ -155,7 +155,7 @@ def _write(folder: Path, problem: JobStreamProblem, tuned: dict[str, DegreePolic
 def _print(problem: JobStreamProblem, data: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from placeopt.streams.kernels import CAUSES
+    from placeopt.streams.episode_loop import CAUSES
 
     console = common.console()
     console.print(

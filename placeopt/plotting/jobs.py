@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.streams.kernels import CAUSES, COMPLETED
+from placeopt.streams.episode_loop import CAUSES, COMPLETED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -30,14 +30,11 @@ _EXPORTS = {
     "simulate_many": "simulator",
     "OfflineBound": "bound",
     "offline_bound": "bound",
-    "chrome_trace": "trace",
-    "plot_occupancy": "trace",
 }
 
 __all__ = list(_EXPORTS)
 
 if TYPE_CHECKING:
-    from placeopt.plotting.jobs import chrome_trace, plot_occupancy
     from placeopt.streams.bound import OfflineBound, offline_bound
     from placeopt.streams.lookahead import LookaheadConfig, step_time
     from placeopt.streams.problem import JobStreamProblem, JobTable

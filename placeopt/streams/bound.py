@@ -6,15 +6,16 @@ servers. Relaxing where on the grid the servers are, and allowing fractions of j
 
     max sum x_jd   s.t.   sum_d x_jd <= 1,   sum_{(j, d) running at a_k} width_jd x_jd <= S  for every arrival k,
 
-whose value is an upper bound on the completed jobs of every policy, clairvoyant ones included. Any dual solution
-proves it; the bound reported is evaluated from the duals, not taken from the solver. With integer x (CP-SAT) the bound
+whose value is an upper bound on the completed jobs of every policy, clairvoyant ones included. Any prices y >= 0 of a
+server at an arrival prove it (weak duality): S sum_k y_k + sum_j max(0, max_d (1 - width_jd * what the servers cost
+while it runs)). HiGHS only suggests the prices; they are rounded to multiples of a power of two and the bound is
+evaluated in integers, so that nothing has to be trusted. With integer x (CP-SAT) the bound
 is tighter; with a block of the grid chosen for every job it is the exact clairvoyant optimum under the uniform rule
 (free choice of the block, of which first fit is one), for short streams.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 METHODS = ("lp", "cp-sat", "exact")
 MAX_EXACT_JOBS = 200
+PRICE_SHIFT = 40
+"""Prices are rounded down to multiples of 2^-PRICE_SHIFT, a coarser grid where sums could pass 62 bits."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class OfflineBound:
 
 
 @dataclass(frozen=True, eq=False)
-class _Options:
+class Options:
     """Every (job, degree) that could complete: one column of the program."""
 
     job: NDArray[np.int64]
@@ -81,11 +84,12 @@ def offline_bound(
     """
     if method not in METHODS:
         raise InputError(f"offline bound: expected one of {', '.join(METHODS)}, received '{method}'")
-    options = _options(problem)
+    options = completing_options(problem)
     if len(options.job) == 0:
         return OfflineBound(problem.num_jobs, problem.num_jobs, method, True)
     if method == "lp":
-        return OfflineBound(problem.num_jobs - _linear(problem, options), problem.num_jobs, "lp", False)
+        completed = completed_at_prices(problem, options, _prices(problem, options, seconds))
+        return OfflineBound(problem.num_jobs - completed, problem.num_jobs, "lp", False)
     if method == "exact" and (problem.num_jobs > MAX_EXACT_JOBS or problem.jobs.config.rule != "uniform"):
         raise InputError(
             f"offline bound: 'exact' takes at most {MAX_EXACT_JOBS} jobs under the uniform rule, received "
@@ -93,24 +97,34 @@ def offline_bound(
         )
     completed, proved = _integer(problem, options, method == "exact", seconds, num_workers, seed)
     # a relaxation's optimum is a bound; without a proof the solver's dual bound is one, and so is the linear program's
-    completed = min(completed, _linear(problem, options))
+    completed = min(completed, completed_at_prices(problem, options, _prices(problem, options, seconds)))
     return OfflineBound(problem.num_jobs - completed, problem.num_jobs, method, proved and method == "exact")
 
 
-def _options(problem: JobStreamProblem) -> _Options:
-    arrays = problem.jobs.arrays
-    length = arrays.jct[problem.model]
+def hopeless_jobs(problem: JobStreamProblem) -> int:
+    """Return how many jobs no degree can complete by their deadline and the horizon, even on an empty cluster."""
+    return int(np.count_nonzero(~_completes(problem).any(axis=1)))
+
+
+def _completes(problem: JobStreamProblem) -> NDArray[np.bool_]:
+    """Whether each job, alone and split with each degree, would complete in time: (J, D)."""
+    length = problem.jobs.arrays.jct[problem.model]
     fits = (length >= 0) & (length <= problem.deadline[:, None])
-    fits &= problem.arrival[:, None] + length <= problem.horizon
-    job, degree = np.nonzero(fits)
-    ticks = length[job, degree]
+    return np.asarray(fits & (problem.arrival[:, None] + length <= problem.horizon))
+
+
+def completing_options(problem: JobStreamProblem) -> Options:
+    """Return every (job, degree) that could complete."""
+    arrays = problem.jobs.arrays
+    job, degree = np.nonzero(_completes(problem))
+    ticks = arrays.jct[problem.model[job], degree]
     last = np.searchsorted(problem.arrival, problem.arrival[job] + ticks, side="left")
     width = arrays.width[problem.model[job], degree]
-    return _Options(job, degree, ticks, width, np.maximum(last, job + 1))
+    return Options(job, degree, ticks, width, np.maximum(last, job + 1))
 
 
-def _linear(problem: JobStreamProblem, options: _Options) -> int:
-    """Return an upper bound on the completed jobs, from the duals of the linear program."""
+def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> NDArray[np.float64]:
+    """Return a price of a server at every arrival: the duals of the linear program, zeros if HiGHS has none in time."""
     from scipy.optimize import linprog
     from scipy.sparse import csr_matrix, vstack
 
@@ -127,19 +141,32 @@ def _linear(problem: JobStreamProblem, options: _Options) -> int:
         b_ub=np.concatenate([np.full(size, float(servers)), np.ones(size)]),
         bounds=(0, None),
         method="highs",
+        options={"time_limit": max(0.1, seconds)},
     )
-    price = np.zeros(size) if answer.x is None else np.maximum(0.0, -answer.ineqlin.marginals[:size])
-    # Weak duality holds for any price >= 0: a job is worth what is left of 1 after paying for its servers.
-    paid = np.concatenate([[0.0], np.cumsum(price)])
-    worth = 1.0 - options.width * (paid[options.last] - paid[options.job])
-    best = np.zeros(size)
+    return np.zeros(size) if answer.x is None else -np.asarray(answer.ineqlin.marginals[:size])
+
+
+def completed_at_prices(problem: JobStreamProblem, options: Options, prices: NDArray[np.float64]) -> int:
+    """Return the upper bound on the completed jobs that prices prove, in integers, rounded down.
+
+    Parameters
+    ----------
+    prices : of a server at every arrival; any will do, those outside 0..1 are taken for 0 or 1.
+    """
+    size, servers = problem.num_jobs, problem.jobs.topology.num_servers
+    shift = min(PRICE_SHIFT, 61 - (size * servers).bit_length())
+    one = 1 << shift
+    price = np.floor(np.clip(np.nan_to_num(prices), 0.0, 1.0) * one).astype(np.int64)
+    paid = np.concatenate([[0], np.cumsum(price)])
+    # a job is worth what is left of 1 after paying for its servers
+    worth = one - options.width * (paid[options.last] - paid[options.job])
+    best = np.zeros(size, dtype=np.int64)
     np.maximum.at(best, options.job, worth)
-    bound = servers * float(price.sum()) + float(best.sum())
-    return min(size, math.floor(bound + 1e-6))
+    return min(size, (servers * int(price.sum()) + sum(best.tolist())) // one)
 
 
 def _integer(
-    problem: JobStreamProblem, options: _Options, blocks: bool, seconds: float, num_workers: int, seed: int
+    problem: JobStreamProblem, options: Options, blocks: bool, seconds: float, num_workers: int, seed: int
 ) -> tuple[int, bool]:
     """Return (upper bound on the completed jobs, whether it is the optimum), by CP-SAT."""
     from ortools.sat.python import cp_model
@@ -183,5 +210,5 @@ def _integer(
     solver.parameters.num_workers = num_workers
     solver.parameters.random_seed = seed
     status = solver.solve(model)
-    bound = math.floor(solver.best_objective_bound + 1e-6)
+    bound = -int(solver.response_proto.inner_objective_lower_bound)  # the model minimises minus the completed jobs
     return min(problem.num_jobs, bound), status == cp_model.OPTIMAL

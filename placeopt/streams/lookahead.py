@@ -3,6 +3,12 @@
 Every server runs its ready op with the smallest compute cost (preemptive); all ready transfers progress in parallel;
 a synchronisation edge starts when its source completes and gates nothing; the step ends when all ops and transfers
 are done. The job completion time is the step time multiplied by the number of training steps.
+
+References
+----------
+Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph neural networks" (2023).
+Ottino et al., "RAMP: a flat nanosecond optical network and MPI operations for distributed deep learning systems"
+(2022): the network, and the times of its collectives.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -101,16 +107,33 @@ def build_split_job(
     return None if servers is None else split_job(profile, splits, servers)
 
 
+class _StepArrays(NamedTuple):
+    """A placed split job as the kernel takes it: n sub-ops, E edges."""
+
+    compute: NDArray[np.float64]  # (n,) time units
+    server: NDArray[np.int64]  # (n,)
+    missing: NDArray[np.int64]  # (n,) edges that gate each sub-op
+    out_ptr: NDArray[np.int64]  # (n + 1,)
+    out_edge: NDArray[np.int64]  # (E,) edges by source
+    target: NDArray[np.int64]  # (E,)
+    times: NDArray[np.float64]  # (E,) time units
+    sync: NDArray[np.bool_]  # (E,) whether an edge gates nothing
+
+
 def _simulate(job: SplitJob, topology: RampTopology, config: LookaheadConfig) -> StepTime:
-    times = edge_times(job, config.network(topology))
     compute = job.compute * config.time_scale
     order = np.argsort(job.source, kind="stable")
-    out_ptr = np.searchsorted(job.source[order], np.arange(len(compute) + 1)).astype(np.int64)
-    gates = ~job.sync
-    missing = np.bincount(job.target[gates], minlength=len(compute)).astype(np.int64)
-    length, busy = _step(
-        compute, job.server, topology.num_servers, out_ptr, order, job.target, times, job.sync, missing
+    arrays = _StepArrays(
+        compute,
+        job.server,
+        np.bincount(job.target[~job.sync], minlength=len(compute)).astype(np.int64),
+        np.searchsorted(job.source[order], np.arange(len(compute) + 1)).astype(np.int64),
+        order,
+        job.target,
+        edge_times(job, config.network(topology)),
+        job.sync,
     )
+    length, busy = _step(arrays, topology.num_servers)
     held = job.num_servers
     return StepTime(float(length), held, float(busy / (held * length)))
 
@@ -213,46 +236,74 @@ def _pop(heap_time, heap_edge, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _step(compute, server, num_servers, out_ptr, out_edge, target, times, sync, missing_in):  # type: ignore[no-untyped-def]
+def _best_ready(head, following, compute):  # type: ignore[no-untyped-def]
+    """Return the op of a list with the smallest compute cost, then index; -1 if it is empty."""
+    best, op = -1, head
+    while op >= 0:
+        if best < 0 or compute[op] < compute[best] or (compute[op] == compute[best] and op < best):
+            best = op
+        op = following[op]
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _drop(op, s, head, following):  # type: ignore[no-untyped-def]
+    """Take an op out of the list of server `s`."""
+    previous, at = -1, head[s]
+    while at != op:
+        previous, at = at, following[at]
+    if previous < 0:
+        head[s] = following[op]
+    else:
+        following[previous] = following[op]
+
+
+@njit(cache=True, nogil=True)
+def _queue(op, job, head, following, changed):  # type: ignore[no-untyped-def]
+    """Put a ready op into the list of its server."""
+    s = job.server[op]
+    following[op] = head[s]
+    head[s] = op
+    changed[s] = True
+
+
+@njit(cache=True, nogil=True)
+def _land(edge, job, missing, landed, count):  # type: ignore[no-untyped-def]
+    """Complete an edge; note its target if nothing else is missing there. Return how many ops have landed."""
+    if job.sync[edge]:
+        return count
+    op = job.target[edge]
+    missing[op] -= 1
+    if missing[op] == 0:
+        landed[count] = op
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _step(job, num_servers):  # type: ignore[no-untyped-def]
     """Simulate one training step; return (its length, compute time summed over the servers)."""
-    n = len(compute)
-    missing = missing_in.copy()
-    remaining = compute.copy()
+    n, num_edges = len(job.compute), len(job.target)
+    missing, remaining = job.missing.copy(), job.compute.copy()
     # ready ops of each server as linked lists: short, so that scanning one for the smallest cost is cheap
-    head = np.full(num_servers, -1, np.int64)
-    following = np.full(n, -1, np.int64)
-    running = np.full(num_servers, -1, np.int64)
-    heap_time = np.empty(len(target) + 1)
-    heap_edge = np.empty(len(target) + 1, np.int64)
-    size = 0
-    changed = np.ones(num_servers, np.bool_)
-    landed = np.empty(len(target) + n + 1, np.int64)  # ops that became ready, to be queued
+    head, following = np.full(num_servers, -1, np.int64), np.full(n, -1, np.int64)
+    running, changed = np.full(num_servers, -1, np.int64), np.ones(num_servers, np.bool_)
+    heap_time, heap_edge, size = np.empty(num_edges + 1), np.empty(num_edges + 1, np.int64), 0
+    landed = np.empty(num_edges + n + 1, np.int64)  # ops that became ready, to be queued
     num_landed = 0
     for op in range(n):
         if missing[op] == 0:
-            landed[num_landed] = op
-            num_landed += 1
-    now = 0.0
-    busy = 0.0
-    done = 0
+            _queue(op, job, head, following, changed)
+    now, busy, done = 0.0, 0.0, 0
     while True:
         for k in range(num_landed):
-            op = landed[k]
-            following[op] = head[server[op]]
-            head[server[op]] = op
-            changed[server[op]] = True
+            _queue(landed[k], job, head, following, changed)
         num_landed = 0
         nearest = np.inf
         for s in range(num_servers):
             if changed[s]:
                 changed[s] = False
-                best = -1
-                op = head[s]
-                while op >= 0:
-                    if best < 0 or compute[op] < compute[best] or (compute[op] == compute[best] and op < best):
-                        best = op
-                    op = following[op]
-                running[s] = best
+                running[s] = _best_ready(head[s], following, job.compute)
             if running[s] >= 0:
                 nearest = min(nearest, remaining[running[s]])
         if size > 0:
@@ -266,36 +317,19 @@ def _step(compute, server, num_servers, out_ptr, out_edge, target, times, sync, 
                 continue
             remaining[op] -= nearest
             busy += nearest
-            if remaining[op] > 1e-12 * compute[op]:
+            if remaining[op] > 1e-12 * job.compute[op]:
                 continue
             done += 1
-            changed[s] = True
-            running[s] = -1
-            previous = -1
-            at = head[s]
-            while at != op:
-                previous, at = at, following[at]
-            if previous < 0:
-                head[s] = following[op]
-            else:
-                following[previous] = following[op]
-            for k in range(out_ptr[op], out_ptr[op + 1]):
-                edge = out_edge[k]
-                if times[edge] > 0.0:
-                    size = _push(heap_time, heap_edge, size, now + times[edge], edge)
-                elif not sync[edge]:
-                    missing[target[edge]] -= 1
-                    if missing[target[edge]] == 0:
-                        landed[num_landed] = target[edge]
-                        num_landed += 1
+            changed[s], running[s] = True, -1
+            _drop(op, s, head, following)
+            for k in range(job.out_ptr[op], job.out_ptr[op + 1]):
+                edge = job.out_edge[k]
+                if job.times[edge] > 0.0:
+                    size = _push(heap_time, heap_edge, size, now + job.times[edge], edge)
+                else:
+                    num_landed = _land(edge, job, missing, landed, num_landed)
         while size > 0 and heap_time[0] <= now:
             edge = heap_edge[0]
             size = _pop(heap_time, heap_edge, size)
-            if not sync[edge]:
-                missing[target[edge]] -= 1
-                if missing[target[edge]] == 0:
-                    landed[num_landed] = target[edge]
-                    num_landed += 1
-    if done < n:
-        return np.nan, busy
-    return now, busy
+            num_landed = _land(edge, job, missing, landed, num_landed)
+    return (now if done == n else np.nan), busy

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.bound import BoundReport
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import Finished
+from placeopt.streams.bound import METHODS, hopeless_jobs, offline_bound
+from placeopt.streams.judge import blocked_jobs, judge_episode
+from placeopt.streams.simulator import Episode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from placeopt.streams.problem import JobStreamProblem
-    from placeopt.streams.simulator import Episode
 
 
 class Blocking:
@@ -45,25 +48,52 @@ class Blocking:
         raise InputError(f"problem '{problem.name}' is a job stream: policies are evaluated by simulation")
 
     def value(self, problem: JobStreamProblem, solution: Episode, queue: str | None = None) -> tuple[int, str]:
-        """Blocked jobs of an episode."""
-        return solution.blocked, ""
+        """Blocked jobs, recomputed from the decisions of an episode.
+
+        Raises
+        ------
+        InfeasiblePlacementError
+            If the episode breaks a rule; the message is the first violation.
+        """
+        finished = self.finish(problem, solution)
+        if finished.value is None:
+            raise InfeasiblePlacementError(finished.violations[0])
+        return finished.value, ""
 
     def judge(self, problem: JobStreamProblem, solution: Episode, queue: str | None = None) -> list[str]:
-        """Violations of the episode."""
-        return []
+        """Violations of an episode in words, found without the simulator."""
+        if not isinstance(solution, Episode):
+            return [f"a solution of a job stream is an Episode, received {type(solution).__name__}"]
+        return judge_episode(problem, solution)
 
     def finish(self, problem: JobStreamProblem, solution: Episode, queue: str | None = None) -> Finished:
-        """Value and judge an episode."""
-        return Finished(solution.blocked, "", ())
+        """Judge an episode and count the jobs that it blocks."""
+        violations = tuple(self.judge(problem, solution))
+        return Finished(None if violations else blocked_jobs(problem, solution), "", violations)
 
     def bounds(
         self, problem: JobStreamProblem, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
     ) -> BoundReport:
-        """Prove a lower bound on the jobs that any policy blocks."""
-        from placeopt.streams.bound import offline_bound
+        """Prove lower bounds on the jobs that any policy blocks: "deadline" at once, "lp" unless `seconds` is 0.
 
-        found = offline_bound(problem, method="lp", seconds=max(seconds, 1.0))
-        return BoundReport(found.blocked, found.method, {found.method: found.blocked})
+        Raises
+        ------
+        InputError
+            If a method is unknown or not applicable.
+        """
+        chosen = (("deadline", "lp") if seconds > 0 else ("deadline",)) if methods is None else tuple(methods)
+        found: dict[str, int] = {}
+        end = time.perf_counter() + seconds
+        for method in chosen:
+            if method == "deadline":
+                found[method] = hopeless_jobs(problem)
+            elif method not in METHODS:
+                raise InputError(f"bound of a job stream: expected one of deadline, {', '.join(METHODS)}, received '{method}'")
+            elif upper is None or max(found.values(), default=0) < upper:
+                left = max(0.1, end - time.perf_counter())
+                found[method] = offline_bound(problem, method=method, seconds=left).blocked
+        best = max(found, key=lambda method: found[method], default="none")
+        return BoundReport(found.get(best, 0), best, found)
 
     def text(self, problem: JobStreamProblem, value: float | None) -> str:
         """Return the number of blocked jobs and the blocking rate."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
 from placeopt.model.arrays import MAX_SUM, csr, int_array, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_names
-from placeopt.streams.kernels import JobArrays, StreamArrays
+from placeopt.streams.episode_arrays import JobArrays, StreamArrays
 from placeopt.streams.lookahead import LookaheadConfig, step_time
 from placeopt.streams.split import split_counts
 from placeopt.streams.topology import RampTopology
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.streams.profiles import JobProfile
-    from placeopt.streams.sources import StreamSpec
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +96,7 @@ class JobTable:
         jct = self._completion_times()
         width = np.zeros(jct.shape, dtype=np.int64)
         splits, memory, parents = [], [], []
-        plan_ptr = np.zeros(len(self.profiles) + 1, dtype=np.int64)
+        op_ptr = np.zeros(len(self.profiles) + 1, dtype=np.int64)
         sequential = np.zeros(len(self.profiles), dtype=np.int64)
         for m, profile in enumerate(self.profiles):
             counts = [split_counts(profile.forward * 1e3, u, self.config.rule, self.config.quantum) for u in degrees]
@@ -107,7 +105,7 @@ class JobTable:
                 splits.append([row[op] for row in counts])
                 memory.append(float(profile.memory[op]))
                 parents.append([position[parent] for parent in profile.parents[op]])
-            plan_ptr[m + 1] = len(splits)
+            op_ptr[m + 1] = len(splits)
             width[m] = degrees if self.config.rule == "uniform" else [max(row) for row in counts]
             alone = float(profile.sequential) * self.config.time_scale * self.steps
             # equal to the unsplit completion time to the last tick, so that a deadline of 1.0 can be met
@@ -125,7 +123,7 @@ class JobTable:
             blocks.server,
             self.config.rule == "uniform",
             float(self.topology.memory),
-            plan_ptr,
+            op_ptr,
             np.array(splits, dtype=np.int64),
             np.array(memory),
             parent_ptr,
@@ -148,6 +146,14 @@ class JobTable:
         return ticks
 
 
+class StreamDistribution(Protocol):
+    """Where streams are drawn from."""
+
+    def draw(self, table: JobTable, seed: int) -> JobStreamProblem:
+        """Draw a stream of jobs of these types."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class JobStreamProblem:
     """One stream of J jobs on a cluster.
@@ -167,7 +173,7 @@ class JobStreamProblem:
     model: NDArray[np.int64]  # (J,) index of the job type
     deadline: NDArray[np.int64]  # (J,) ticks
     horizon: int  # ticks
-    spec: StreamSpec | None = None
+    spec: StreamDistribution | None = None
     seed: int = 0
     objective: str = "blocking"
 

@@ -1,4 +1,11 @@
-"""Running streams: one episode, or many on all cores, and the figures that describe them."""
+"""Running streams: one episode, or many on all cores, and the figures that describe them.
+
+References
+----------
+Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph neural networks" (2023):
+the model, and the degree policies it compares with (PAC-ML).
+Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization" (1997).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +20,9 @@ import numpy as np
 
 from placeopt.model.arrays import frozen
 from placeopt.model.errors import InputError
-from placeopt.streams import kernels
-from placeopt.streams.kernels import CAUSES, PolicyArrays
+from placeopt.streams import episode_loop as loop
+from placeopt.streams.episode_arrays import Decisions, Outcome, PolicyArrays, make_scratch
+from placeopt.streams.episode_loop import CAUSES, COMPLETED, num_features, run_episode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,13 +32,13 @@ if TYPE_CHECKING:
     from placeopt.streams.problem import JobStreamProblem
 
 POLICY_KINDS = {
-    "max-degree": kernels.MAX_DEGREE,
-    "min-degree": kernels.MIN_DEGREE,
-    "constant-degree": kernels.CONSTANT,
-    "random-degree": kernels.RANDOM,
-    "feasible-first": kernels.FEASIBLE_FIRST,
-    "rollout": kernels.ROLLOUT,
-    "policy-degree": kernels.LOG_LINEAR,
+    "max-degree": loop.MAX_DEGREE,
+    "min-degree": loop.MIN_DEGREE,
+    "constant-degree": loop.CONSTANT,
+    "random-degree": loop.RANDOM,
+    "feasible-first": loop.FEASIBLE_FIRST,
+    "rollout": loop.ROLLOUT,
+    "policy-degree": loop.LOG_LINEAR,
 }
 
 
@@ -89,7 +97,7 @@ class DegreePolicy:
         constant = 0
         if self.name == "constant-degree":
             constant = table.topology.require_degree(self.degree)
-        size = kernels.num_features(shape[1])
+        size = num_features(shape[1])
         weights = np.zeros(size) if self.weights is None else self.weights
         if weights.shape != (size,):
             raise InputError(f"degree policy '{self.name}': expected {size} weights, received {weights.shape}")
@@ -142,7 +150,7 @@ class Episode:
     @property
     def blocked(self) -> int:
         """Number of blocked jobs."""
-        return int(np.count_nonzero(self.cause != kernels.COMPLETED))
+        return int(np.count_nonzero(self.cause != COMPLETED))
 
     @property
     def blocking_rate(self) -> float:
@@ -153,11 +161,11 @@ class Episode:
     def causes(self) -> dict[str, int]:
         """Number of blocked jobs by cause."""
         counts = np.bincount(self.cause, minlength=len(CAUSES))
-        return {name: int(counts[i]) for i, name in enumerate(CAUSES) if i != kernels.COMPLETED}
+        return {name: int(counts[i]) for i, name in enumerate(CAUSES) if i != COMPLETED}
 
     @property
     def _done(self) -> NDArray[np.bool_]:
-        return self.cause == kernels.COMPLETED
+        return self.cause == COMPLETED
 
     @property
     def mean_jct(self) -> float:
@@ -202,27 +210,26 @@ def simulate(
     seed : of the policy's own randomness; the stream is fixed by the problem.
     record_servers : keep which servers each job held (pictures, traces).
     """
-    arrays = policy.arrays(problem, seed)
-    size, num_servers = problem.num_jobs, problem.jobs.topology.num_servers
-    out = (
-        np.zeros(size, np.int8),
-        np.zeros(size, np.int16),
-        np.zeros(size, np.int64),
-        np.zeros(size, np.int16),
-        np.zeros((size if record_servers else 0, num_servers), np.bool_),
+    servers = np.zeros((problem.num_jobs if record_servers else 0, problem.jobs.topology.num_servers), np.bool_)
+    return _run(problem, policy, seed, servers, recorded=0)[0]
+
+
+def _run(
+    problem: JobStreamProblem, policy: DegreePolicy, seed: int, servers: NDArray[np.bool_], recorded: int
+) -> tuple[Episode, Decisions]:
+    """Run one episode; `recorded` is the number of jobs whose decisions are kept, all or none."""
+    size, actions = problem.num_jobs, len(problem.jobs.degrees) + 1
+    outcome = Outcome(
+        np.zeros(size, np.int8), np.zeros(size, np.int16), np.zeros(size, np.int64), np.zeros(size, np.int16), servers
     )
-    empty = np.zeros((0, 0, 0)), np.zeros((0, 0), np.bool_), np.zeros(0, np.int64)
-    kernels.run_episode(
-        problem.jobs.arrays,
-        problem.arrays,
-        arrays,
-        random_state(seed),
-        num_servers,
-        1 if record_servers else 0,
-        *out,
-        *empty,
+    decisions = Decisions(
+        np.zeros((recorded, actions, num_features(actions - 1))),
+        np.zeros((recorded, actions), np.bool_),
+        np.zeros(recorded, np.int64),
     )
-    return Episode(problem, policy, seed, *out)
+    jobs, work = problem.jobs.arrays, make_scratch(problem.jobs.arrays, servers.shape[1])
+    run_episode(jobs, problem.arrays, policy.arrays(problem, seed), random_state(seed), work, outcome, decisions)
+    return Episode(problem, policy, seed, *outcome), decisions
 
 
 def simulate_many(
@@ -320,26 +327,8 @@ class Recording:
     chosen: NDArray[np.int64]  # (J,)
 
 
-def roll_out(problem: JobStreamProblem, policy: DegreePolicy, *, seed: int) -> Recording:
+def record_episode(problem: JobStreamProblem, policy: DegreePolicy, *, seed: int) -> Recording:
     """Run one episode and record the features of every decision and what was chosen."""
-    size, num_servers, actions = problem.num_jobs, problem.jobs.topology.num_servers, len(problem.jobs.degrees) + 1
-    out = (
-        np.zeros(size, np.int8),
-        np.zeros(size, np.int16),
-        np.zeros(size, np.int64),
-        np.zeros(size, np.int16),
-        np.zeros((0, num_servers), np.bool_),
-    )
-    width = kernels.num_features(actions - 1)
-    record = np.zeros((size, actions, width)), np.zeros((size, actions), np.bool_), np.zeros(size, np.int64)
-    kernels.run_episode(
-        problem.jobs.arrays,
-        problem.arrays,
-        policy.arrays(problem, seed),
-        random_state(seed),
-        num_servers,
-        2,
-        *out,
-        *record,
-    )
-    return Recording(Episode(problem, policy, seed, *out), *record)
+    servers = np.zeros((0, problem.jobs.topology.num_servers), np.bool_)
+    episode, decisions = _run(problem, policy, seed, servers, recorded=problem.num_jobs)
+    return Recording(episode, *decisions)

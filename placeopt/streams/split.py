@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from placeopt.model.arrays import frozen
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from placeopt.streams.profiles import JobProfile
@@ -128,57 +130,72 @@ def split_job(profile: JobProfile, splits: tuple[int, ...], servers: tuple[tuple
     bytes of the op split first, over the product of both splits; an edge with one split end X carries the bytes of
     the *other* end over X's split; an unsplit edge carries its source's bytes.
     """
-    num_ops = profile.num_ops
     count = np.array(splits, dtype=np.int64)
-    first = np.zeros(2 * num_ops + 1, dtype=np.int64)
-    first[1:] = np.cumsum(np.concatenate([count, count]))
-    server = np.array([s for row in servers + servers for s in row], dtype=np.int64)
     compute = np.concatenate(
         [np.repeat(profile.forward / count, count), np.repeat(profile.backward / count, count)]
     )
-    memory, rank = profile.memory, profile.rank
-    parts: list[tuple[NDArray[np.int64], NDArray[np.int64], float, int, bool]] = []
-
-    def connect(a: int, b: int, size: float, group: int, sync: bool = False) -> None:
-        """Add the edges between all sub-ops of node a and all of node b (nodes count forward ops, then backward)."""
-        source = np.repeat(np.arange(first[a], first[a + 1]), first[b + 1] - first[b])
-        target = np.tile(np.arange(first[b], first[b + 1]), int(first[a + 1] - first[a]))
-        parts.append((source, target, size, group, sync))
-
-    def carried(u: int, v: int, source: int) -> float:
-        su, sv = splits[u], splits[v]
-        if su > 1 and sv > 1:
-            return float(memory[u if rank[u] < rank[v] else v]) / (su * sv)
-        if su > 1:
-            return float(memory[v]) / su
-        return float(memory[u]) / sv if sv > 1 else float(memory[source])
-
-    for u, v in profile.edges.tolist():
-        split = splits[u] > 1
-        connect(u, v, carried(u, v, u), 2 * u if split else -1)
-        connect(num_ops + v, num_ops + u, carried(u, v, v), 2 * u + 1 if split else -1)
-    last = num_ops - 1
-    split = splits[last] > 1
-    join = float(memory[last]) / (splits[last] ** 2)
-    connect(last, num_ops + last, join, 2 * last if split else -1)
-    group = 2 * num_ops
-    for u in range(num_ops):
-        base = int(first[num_ops + u])
-        for i in range(splits[u]):
-            for j in range(i):
-                pair = np.array([base + i, base + j])
-                parts.append((pair, pair[::-1], float(memory[u]) / splits[u], group, True))
-                group += 1
-    lengths = [len(part[0]) for part in parts]
+    first = np.concatenate([[0], np.cumsum(np.concatenate([count, count]))]).astype(np.int64)
+    parts = [*_dependencies(profile, splits, first), *_synchronisations(profile, splits, first)]
+    lengths = [len(part.source) for part in parts]
     return SplitJob(
         splits,
         servers,
         frozen(first),
-        frozen(server),
+        frozen(np.array([s for row in servers + servers for s in row], dtype=np.int64)),
         frozen(compute),
-        frozen(np.concatenate([part[0] for part in parts])),
-        frozen(np.concatenate([part[1] for part in parts])),
-        frozen(np.repeat([part[2] for part in parts], lengths)),
-        frozen(np.repeat([part[3] for part in parts], lengths)),
-        frozen(np.repeat([part[4] for part in parts], lengths)),
+        frozen(np.concatenate([part.source for part in parts])),
+        frozen(np.concatenate([part.target for part in parts])),
+        frozen(np.repeat([part.size for part in parts], lengths)),
+        frozen(np.repeat([part.group for part in parts], lengths)),
+        frozen(np.repeat([part.sync for part in parts], lengths)),
     )
+
+
+class _Edges(NamedTuple):
+    """Edges with the same bytes that belong to the same group."""
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    size: float
+    group: int
+    sync: bool
+
+
+def _dependencies(profile: JobProfile, splits: tuple[int, ...], first: NDArray[np.int64]) -> Iterator[_Edges]:
+    """Yield the edges between sub-ops of different nodes; nodes count forward ops, then backward ops."""
+    num_ops = profile.num_ops
+
+    def connect(a: int, b: int, size: float, group: int) -> _Edges:
+        source = np.repeat(np.arange(first[a], first[a + 1]), first[b + 1] - first[b])
+        target = np.tile(np.arange(first[b], first[b + 1]), int(first[a + 1] - first[a]))
+        return _Edges(source, target, size, group, False)
+
+    for u, v in profile.edges.tolist():
+        split = splits[u] > 1
+        yield connect(u, v, _carried(profile, splits, u, v, u), 2 * u if split else -1)
+        yield connect(num_ops + v, num_ops + u, _carried(profile, splits, u, v, v), 2 * u + 1 if split else -1)
+    last = num_ops - 1
+    join = float(profile.memory[last]) / (splits[last] ** 2)
+    yield connect(last, num_ops + last, join, 2 * last if splits[last] > 1 else -1)
+
+
+def _carried(profile: JobProfile, splits: tuple[int, ...], u: int, v: int, source: int) -> float:
+    """Return the bytes of an edge between sub-ops of u and v; `source` is where an unsplit edge starts."""
+    memory, rank, su, sv = profile.memory, profile.rank, splits[u], splits[v]
+    if su > 1 and sv > 1:
+        return float(memory[u if rank[u] < rank[v] else v]) / (su * sv)
+    if su > 1:
+        return float(memory[v]) / su
+    return float(memory[u]) / sv if sv > 1 else float(memory[source])
+
+
+def _synchronisations(profile: JobProfile, splits: tuple[int, ...], first: NDArray[np.int64]) -> Iterator[_Edges]:
+    """Yield both edges of every pair of sub-ops of a backward op, each pair a group of its own."""
+    group = 2 * profile.num_ops
+    for u, count in enumerate(splits):
+        base = int(first[profile.num_ops + u])
+        for i in range(count):
+            for j in range(i):
+                pair = np.array([base + i, base + j])
+                yield _Edges(pair, pair[::-1], float(profile.memory[u]) / count, group, True)
+                group += 1

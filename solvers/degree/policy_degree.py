@@ -36,8 +36,8 @@ from placeopt.solvers.policy.engine import (
     discounted_returns,
     peer_advantages,
 )
-from placeopt.streams.kernels import COMPLETED, num_features
-from placeopt.streams.simulator import DegreePolicy, Episode, Recording, roll_out
+from placeopt.streams.episode_loop import COMPLETED, num_features
+from placeopt.streams.simulator import DegreePolicy, Episode, Recording, record_episode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -231,9 +231,9 @@ def _record(
     streams: Sequence[JobStreamProblem], policy: DegreePolicy, seeds: Sequence[int]
 ) -> list[Recording]:
     """Run and record one episode per stream, in threads."""
-    first = roll_out(streams[0], policy, seed=seeds[0])
+    first = record_episode(streams[0], policy, seed=seeds[0])
     with ThreadPoolExecutor() as pool:
-        others = pool.map(lambda task: roll_out(task[0], policy, seed=task[1]), zip(streams[1:], seeds[1:], strict=True))
+        others = pool.map(lambda task: record_episode(task[0], policy, seed=task[1]), zip(streams[1:], seeds[1:], strict=True))
         return [first, *others]
 
 

@@ -14,8 +14,8 @@ from placeopt.model.errors import InputError
 from placeopt.plotting.jobs import chrome_trace, occupancy, plot_occupancy
 from placeopt.solvers.degree.feasible_first import padded
 from placeopt.streams import DegreePolicy, JobStreamProblem, Summary, simulate, simulate_many
-from placeopt.streams.kernels import CAUSES
-from placeopt.streams.simulator import confidence_interval, roll_out
+from placeopt.streams.episode_loop import CAUSES
+from placeopt.streams.simulator import confidence_interval, record_episode
 
 GRID = {"grid": (2, 2, 2), "memory": 500_000_000}
 
@@ -25,7 +25,7 @@ def policies(problem):
     orders = [row for row in ((4, 2, 1, 8), (2, 1), (8, 4, 1)) if set(row) <= set(problem.jobs.degrees)]
     order = padded(problem, [orders[m % len(orders)] for m in range(len(problem.jobs.profiles))])
     rng = np.random.default_rng(5)
-    from placeopt.streams.kernels import num_features
+    from placeopt.streams.episode_loop import num_features
 
     weights = rng.normal(size=num_features(len(problem.jobs.degrees)))
     return [
@@ -190,7 +190,7 @@ def test_recording_does_not_change_an_episode():
     """Recorded features come with the same outcomes; what was chosen was valid."""
     problem = stream(60, load=1.2)
     for policy in policies(problem):
-        run = roll_out(problem, policy, seed=2)
+        run = record_episode(problem, policy, seed=2)
         plain = simulate(problem, policy, seed=2)
         assert run.episode.cause.tolist() == plain.cause.tolist()
         assert run.valid[np.arange(60), run.chosen].all()
@@ -201,7 +201,7 @@ def test_valid_actions_are_those_that_can_be_carried_out():
     """The mask of the learned policy allows the degrees that meet the deadline and fit, and refusing."""
     problem = stream(40, load=1.3, seed=2, **GRID)
     policy = policies(problem)[7]
-    run = roll_out(problem, policy, seed=0)
+    run = record_episode(problem, policy, seed=0)
     degrees = problem.jobs.degrees
 
     def check(cluster, job, now, model, deadline):

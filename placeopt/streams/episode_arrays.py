@@ -1,0 +1,106 @@
+"""What the simulator's kernel reads and writes: job types, arrivals, a degree policy, and what happened to each job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class JobArrays(NamedTuple):
+    """Job types on a topology: M models, D degrees, S servers."""
+
+    degrees: NDArray[np.int64]  # (D,)
+    jct: NDArray[np.int64]  # (M, D) ticks, -1 where the job does not fit an empty cluster
+    width: NDArray[np.int64]  # (M, D) servers the job needs at least
+    sequential: NDArray[np.int64]  # (M,) ticks on one server
+    size_ptr: NDArray[np.int64]  # blocks: see topology.Blocks
+    server_ptr: NDArray[np.int64]
+    server: NDArray[np.int64]
+    whole: bool  # True: the job takes one block of `degree` servers ("uniform" rule)
+    memory: float  # bytes of a server
+    op_ptr: NDArray[np.int64]  # (M + 1,) ops of each model in placing order
+    op_splits: NDArray[np.int64]  # (num_ops_of_all_models, D)
+    op_memory: NDArray[np.float64]  # (num_ops_of_all_models,) bytes
+    parent_ptr: NDArray[np.int64]  # (num_ops_of_all_models + 1,)
+    parent: NDArray[np.int64]  # parents as positions among the ops of the model
+
+
+class StreamArrays(NamedTuple):
+    """The arrivals of one stream of J jobs."""
+
+    arrival: NDArray[np.int64]  # (J,) ticks, ascending
+    model: NDArray[np.int64]  # (J,)
+    deadline: NDArray[np.int64]  # (J,) ticks after the arrival
+    horizon: int  # ticks
+
+
+class PolicyArrays(NamedTuple):
+    """A degree policy; which fields count depends on `kind`."""
+
+    kind: int
+    constant: int  # index of the degree
+    order: NDArray[np.int64]  # (M, D) indices of degrees, best first, then -1
+    candidates: NDArray[np.int64]  # (M, D) rollout: every degree, those of the order first
+    fragmentation: float  # weight of lost block room against one place in the order
+    samples: int  # rollout: futures per decision
+    depth: int  # rollout: arrivals per future
+    pool_model: NDArray[np.int64]  # rollout: (P,) sampled jobs
+    pool_deadline: NDArray[np.int64]  # (P,) ticks
+    pool_gap: NDArray[np.int64]  # (P,) ticks between arrivals
+    terminal: float  # rollout: price of a server-tick of work left when a future ends
+    gap: float  # log-linear: mean ticks between arrivals
+    weights: NDArray[np.float64]  # log-linear: (F,)
+    temperature: float  # log-linear: 0 takes the best action, 1 samples
+
+
+class Arrival(NamedTuple):
+    """The job that has just arrived, as a policy sees it."""
+
+    model: int
+    deadline: int  # ticks after the arrival
+    now: int  # ticks
+    num_free: int  # servers
+
+
+class Scratch(NamedTuple):
+    """Work space of one episode."""
+
+    free: NDArray[np.bool_]  # (S,)
+    held: NDArray[np.bool_]  # (S,) servers of the placement that was chosen
+    trial: NDArray[np.bool_]  # (S,) servers of the placement being tried
+    room: NDArray[np.bool_]  # (S,) servers not yet packed
+    op_servers: NDArray[np.int64]  # (max ops, max degree)
+    memory: NDArray[np.float64]  # (S,) bytes left
+    future: NDArray[np.int64]  # (S,) when each is free again in a rollout
+
+
+def make_scratch(jobs: JobArrays, num_servers: int) -> Scratch:
+    """Return the work space of an episode."""
+    flags = [np.zeros(num_servers, np.bool_) for _ in range(4)]
+    op_servers = np.zeros((int(np.diff(jobs.op_ptr).max()), int(jobs.degrees[-1])), np.int64)
+    return Scratch(*flags, op_servers, np.zeros(num_servers), np.zeros(num_servers, np.int64))
+
+
+class Outcome(NamedTuple):
+    """What happened to each job of a stream."""
+
+    cause: NDArray[np.int8]  # (J,)
+    degree: NDArray[np.int16]  # (J,) chosen degree, 0 where none was
+    jct: NDArray[np.int64]  # (J,) ticks, 0 for a job that did not start
+    held: NDArray[np.int16]  # (J,) number of servers
+    servers: NDArray[np.bool_]  # (J, S) servers held, or (0, S) if not recorded
+
+
+class Decisions(NamedTuple):
+    """What a policy saw and chose at each arrival; arrays of no rows if that is not recorded.
+
+    Action D refuses the job; a choice that cannot be carried out counts as refusing.
+    """
+
+    features: NDArray[np.float64]  # (J, D + 1, F)
+    valid: NDArray[np.bool_]  # (J, D + 1)
+    chosen: NDArray[np.int64]  # (J,)

@@ -1,0 +1,189 @@
+"""An independent judge of episodes: plain Python, nothing shared with the simulator's kernel.
+
+A job that started holds servers of its own until it ends. Under the uniform rule they are one block of `degree`
+servers; under the published rule they are those that first fit gives op by op among the servers idle at its arrival
+(section "Placement" of the job-stream model). Sets of servers are bit masks here.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING
+
+from placeopt.streams.split import split_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from placeopt.streams.problem import JobStreamProblem, JobTable
+    from placeopt.streams.simulator import Episode
+
+MAX_VIOLATIONS = 20
+
+
+def judge_episode(problem: JobStreamProblem, episode: Episode) -> list[str]:
+    """Return what is wrong with an episode on this problem, in words; at most twenty lines."""
+    wrong = _malformed(problem, episode)
+    if wrong:
+        return wrong
+    table, layout = problem.jobs, _Layout(problem.jobs)
+    cause, degree, jct = episode.cause.tolist(), episode.degree.tolist(), episode.jct.tolist()
+    arrival, deadline = problem.arrival.tolist(), problem.deadline.tolist()
+    free_at = [-1] * table.topology.num_servers
+    for job, servers in enumerate(held_servers(episode)):
+        if len(wrong) >= MAX_VIOLATIONS:
+            break
+        name, now = f"job {job} ({table.models[problem.model[job]]})", arrival[job]
+        if not servers:
+            if jct[job] or cause[job] not in (1, 2, 3):
+                wrong.append(f"{name} holds no server, but is called started or completed")
+            continue
+        if degree[job] not in table.degrees:
+            wrong.append(f"{name} has the degree {degree[job]}, which the topology lacks")
+            continue
+        length = _completion_time(table, int(problem.model[job]), degree[job])
+        if jct[job] != length:
+            wrong.append(f"{name} takes {jct[job]} ticks, with degree {degree[job]} it takes {length}")
+        if jct[job] > deadline[job]:
+            wrong.append(f"{name} started, although it takes {jct[job]} ticks and its deadline is {deadline[job]}")
+        done = now + jct[job] <= problem.horizon
+        if cause[job] != (0 if done else 4):
+            wrong.append(f"{name} ends at {now + jct[job]}, the horizon is {problem.horizon}: it is"
+                         f"{'' if done else ' not'} completed")  # fmt: skip
+        for server in servers:
+            if free_at[server] > now:
+                wrong.append(f"{name} starts at {now} on server {server}, which another job holds until {free_at[server]}")
+        idle = sum(1 << server for server, end in enumerate(free_at) if end <= now)
+        wrong += [f"{name}: {reason}" for reason in layout.check(int(problem.model[job]), degree[job], servers, idle)]
+        for server in servers:
+            free_at[server] = now + jct[job]
+    return wrong[:MAX_VIOLATIONS]
+
+
+def blocked_jobs(problem: JobStreamProblem, episode: Episode) -> int:
+    """Return the blocked jobs that the decisions of an episode amount to, whatever it says of itself.
+
+    A job is completed if it holds servers and ends, split with its degree, by its deadline and the horizon.
+    """
+    rows = zip(
+        held_servers(episode), problem.model.tolist(), episode.degree.tolist(), problem.arrival.tolist(),
+        problem.deadline.tolist(), strict=True,
+    )  # fmt: skip
+    completed = 0
+    for servers, model, degree, now, deadline in rows:
+        if servers and degree in problem.jobs.degrees:
+            length = _completion_time(problem.jobs, model, degree)
+            completed += 0 <= length <= deadline and now + length <= problem.horizon
+    return problem.num_jobs - completed
+
+
+def held_servers(episode: Episode) -> list[list[int]]:
+    """Return the servers that each job holds."""
+    return [[server for server, held in enumerate(row) if held] for row in episode.servers.tolist()]
+
+
+def _completion_time(table: JobTable, model: int, degree: int) -> int:
+    return int(table.arrays.jct[model, table.degrees.index(degree)])
+
+
+def _malformed(problem: JobStreamProblem, episode: Episode) -> list[str]:
+    """Say whether the arrays of an episode are not those of this problem."""
+    size = problem.num_jobs
+    if episode.servers.shape == (0, problem.jobs.topology.num_servers):
+        return ["the episode does not say which servers each job held: simulate(..., record_servers=True)"]
+    if episode.servers.shape != (size, problem.jobs.topology.num_servers):
+        return [f"the episode is of {episode.servers.shape[0]} jobs on {episode.servers.shape[1]} servers, the problem "
+                f"of {size} jobs on {problem.jobs.topology.num_servers}"]  # fmt: skip
+    for key in ("cause", "degree", "jct"):
+        if len(getattr(episode, key)) != size:
+            return [f"the episode has {len(getattr(episode, key))} values of {key}, expected {size}"]
+    return []
+
+
+class _Layout:
+    """Where jobs may lie on the grid."""
+
+    def __init__(self, table: JobTable) -> None:
+        self.table = table
+        grid = table.topology
+        self.grid = (grid.groups, grid.racks, grid.servers)
+        self.blocks: dict[int, list[int]] = {}
+        self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether a job takes one block."""
+        return self.table.config.rule == "uniform"
+
+    def check(self, model: int, degree: int, servers: list[int], idle: int) -> list[str]:
+        """Say why a job split with `degree` cannot hold these servers while those of `idle` are free."""
+        held = sum(1 << server for server in servers)
+        if self.uniform and held not in self.masks(degree):
+            return [f"its {len(servers)} servers are no block of {degree}"]
+        placed = self.place(model, degree, held if self.uniform else idle)
+        if placed is None:
+            return ["an op does not find the servers or the memory that it needs"]
+        if not self.uniform and placed != held:
+            return [f"first fit gives it {placed.bit_count()} servers that are not those it holds"]
+        return []
+
+    def place(self, model: int, degree: int, idle: int) -> int | None:
+        """Return the servers that the ops of a job get among the idle ones, None if one does not fit."""
+        profile = self.table.profiles[model]
+        left = [float(self.table.topology.memory)] * self.table.topology.num_servers
+        of_op: dict[int, list[int]] = {}
+        held = 0
+        splits = self.split(model, degree)
+        for op in profile.order:
+            count, need = splits[op], float(profile.memory[op])
+            known = (of_op[parent] for parent in profile.parents[op] if len(of_op[parent]) == count)
+            found = next((servers for servers in known if sum(left[s] for s in servers) >= need), None)
+            if found is None:
+                inside = (block for block in self.masks(count) if block & idle == block)
+                fresh = ([s for s in range(len(left)) if block >> s & 1] for block in inside)
+                found = next((servers for servers in fresh if all(left[s] >= need / count for s in servers)), None)
+            if found is None:
+                return None
+            for server in found:
+                left[server] -= need / count
+                held |= 1 << server
+            of_op[op] = found
+        return held
+
+    def split(self, model: int, degree: int) -> tuple[int, ...]:
+        """Return how many ways each op of a job is split."""
+        if (model, degree) not in self.splits:
+            config, forward = self.table.config, self.table.profiles[model].forward * 1e3
+            self.splits[model, degree] = split_counts(forward, degree, config.rule, config.quantum)
+        return self.splits[model, degree]
+
+    def masks(self, size: int) -> list[int]:
+        """Return the blocks of a size in the order of first fit."""
+        if size not in self.blocks:
+            self.blocks[size] = list(dict.fromkeys(self._boxes(size)))
+        return self.blocks[size]
+
+    def _boxes(self, size: int) -> Iterator[int]:
+        groups, racks, positions = self.grid
+        for shape in self._shapes(size):
+            for origin in product(*(range(room - side + 1) for room, side in zip(self.grid, shape, strict=True))):
+                cells = product(*(range(o, o + side) for o, side in zip(origin, shape, strict=True)))
+                yield sum(1 << ((c * racks + r) * positions + s) for c, r, s in cells)
+
+    def _shapes(self, size: int) -> Iterator[tuple[int, int, int]]:
+        groups, racks, positions = self.grid
+        for a in range(size, 0, -1):
+            b, rest = divmod(size, a)
+            if rest:
+                continue
+            root = round(a**0.5)
+            if root * root == a and root <= min(groups, racks) and b <= positions:
+                yield (root, root, b)
+            if a <= min(groups, racks) and b <= positions:
+                yield from ((a, 1, b), (a, b, 1)) if b <= racks else ((a, 1, b),)
+        if size <= groups:
+            yield (size, 1, 1)
+
+
+__all__ = ["blocked_jobs", "held_servers", "judge_episode"]
