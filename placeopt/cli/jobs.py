@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json as json_module
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placeopt.cli import common
-from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.cli import common, interrupt
+from placeopt.model.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.table import Table
+
+    from placeopt.model.result import Result
     from placeopt.solving.solver import Progress
     from placeopt.streams.bound import OfflineBound
     from placeopt.streams.problem import JobStreamProblem
-    from placeopt.streams.simulator import DegreePolicy, Summary
+    from placeopt.streams.simulator import Episode, Summary
 
 BOUND_EPISODES = 20
 """Streams that --bound looks at; each takes about a second."""
@@ -49,9 +57,7 @@ def jobs_command(
 
     Example: `placeopt jobs "stream:ramp?beta=A&rule=uniform&units=published" --profiles DIR -p constant-degree:8 -n 20`
     """
-    from placeopt.solvers.degree.select import DEFAULT_POLICIES, check_policy, tuned_policy
-    from placeopt.streams.bound import offline_bound
-    from placeopt.streams.simulator import Summary, simulate_many
+    from placeopt.solvers.degree.policy_names import DEFAULT_POLICIES, check_policy
     from placeopt.streams.sources import load_stream
 
     problem = load_stream(stream, profiles=profiles, seed=seed)
@@ -60,50 +66,91 @@ def jobs_command(
     for name in names:
         check_policy(name, problem)  # refuse a misspelt name before tuning the others
     folder = common.out_folder(out)
-    streams = [problem, *(problem.resample(problem.seed + i) for i in range(1, episodes))]
-    summaries: list[Summary] = []
-    messages: dict[str, str] = {}
-    tuned: dict[str, DegreePolicy] = {}
-    bounds: list[OfflineBound] = []
+    found = _Comparison(problem, episodes, workers)
+
+    def tell() -> None:
+        if found.summaries:
+            data = found.report(lookahead)
+            files = [] if folder is None else _write(folder, found, data)
+            if interrupt.say_once() or not interrupt.received():
+                common.print_json(data) if json else _print(problem, data, files)
+
     interrupted = False
-    with common.progress(json) as (announce, show):
+    with interrupt.rescued_by(tell):
+        try:
+            with common.progress(json) as (announce, show):
+                for name in names:
+                    announce(name)
+                    found.add(name, seconds, show)
+                if bound:
+                    announce("bound")
+                    found.bound(show)
+        except KeyboardInterrupt:
+            interrupted = True
+        tell()
+    if interrupted and not found.summaries:
+        raise KeyboardInterrupt
+    if interrupted:
+        raise typer.Exit(interrupt.exit_code())
+
+
+@dataclass
+class _Comparison:
+    """What is known of the policies so far, also where the command is interrupted."""
+
+    problem: JobStreamProblem
+    num_episodes: int
+    workers: int | None
+    summaries: list[Summary] = field(default_factory=list)
+    results: dict[str, Result[Episode]] = field(default_factory=dict)
+    bounds: list[OfflineBound] = field(default_factory=list)
+
+    @cached_property
+    def streams(self) -> list[JobStreamProblem]:
+        """The streams that policies are judged on."""
+        seed = self.problem.seed
+        return [self.problem, *(self.problem.resample(seed + i) for i in range(1, self.num_episodes))]
+
+    def add(self, name: str, seconds: float | None, show: Callable[[str], None]) -> None:
+        """Tune a policy and judge it on every stream; Ctrl-C keeps the episodes so far."""
+        from placeopt.solvers.degree.policy_names import tuned_result
+        from placeopt.streams.simulator import Summary, simulate_each
+
+        seed = self.problem.seed
 
         def on_progress(progress: Progress) -> None:
             show(f"{progress.evaluations} episodes of tuning")
 
+        result = tuned_result(name, self.problem, seed=seed, seconds=seconds, on_progress=on_progress)
+        assert result.solution is not None  # every job may be refused: there always is one
+        runs = [result.solution]  # the episode on the first stream
+        self.results[name] = result
         try:
-            for name in names:
-                announce(name)
-                chosen, message = tuned_policy(
-                    name, problem, seed=problem.seed, seconds=seconds, on_progress=on_progress
-                )
-                show(f"{episodes} episodes")
-                runs = simulate_many(streams, chosen, seed=problem.seed, workers=workers)
-                summaries.append(Summary.of(name, runs))
-                tuned[name], messages[name] = chosen, message
-            if bound:
-                announce("bound")
-                for one in streams[:BOUND_EPISODES]:
-                    bounds.append(offline_bound(one))
-                    show(f"{len(bounds)} episodes")
-        except KeyboardInterrupt:
-            interrupted = True
-    if not summaries:
-        raise InputError("interrupted before any result")
-    data = _report(problem, summaries, messages)
-    if bounds:
-        data["offline_bound"] = sum(one.blocking_rate for one in bounds) / len(bounds)
-        data["offline_bound_episodes"] = len(bounds)
-    if lookahead:
-        data["lookahead"] = problem.jobs.lookahead
-    if folder is not None:
-        data["files"] = [str(path) for path in _write(folder, problem, tuned, data)]
-    if json:
-        common.print_json(data)
-    else:
-        _print(problem, data)
-    if interrupted:
-        raise typer.Exit(130)
+            if result.stop_reason == "interrupted":
+                raise KeyboardInterrupt
+            for run in simulate_each(self.streams[1:], result.solution.policy, seed=seed + 1, threads=self.workers):
+                runs.append(run)
+                show(f"{len(runs)} episodes")
+        finally:
+            self.summaries.append(Summary.of(name, runs))
+
+    def bound(self, show: Callable[[str], None]) -> None:
+        """Bound the jobs that any policy blocks on the first streams."""
+        from placeopt.streams.bound import offline_bound
+
+        for stream in self.streams[:BOUND_EPISODES]:
+            self.bounds.append(offline_bound(stream))
+            show(f"{len(self.bounds)} episodes")
+
+    def report(self, lookahead: bool) -> dict[str, Any]:
+        """Return what is known for JSON."""
+        data = _report(self.problem, self.summaries, {name: result.message for name, result in self.results.items()})
+        if self.bounds:
+            data["offline_bound"] = sum(one.blocking_rate for one in self.bounds) / len(self.bounds)
+            data["offline_bound_episodes"] = len(self.bounds)
+        if lookahead:
+            data["lookahead"] = self.problem.jobs.lookahead
+        return data
 
 
 def _report(problem: JobStreamProblem, summaries: list[Summary], messages: dict[str, str]) -> dict[str, Any]:
@@ -132,45 +179,66 @@ def _report(problem: JobStreamProblem, summaries: list[Summary], messages: dict[
     }
 
 
-def _write(folder: Path, problem: JobStreamProblem, tuned: dict[str, DegreePolicy], data: dict[str, Any]) -> list[Path]:
-    """Write the results, and a picture and a trace of the first episode of each policy."""
+def _write(folder: Path, found: _Comparison, data: dict[str, Any]) -> list[str]:
+    """Write a trace and a picture of the first episode of each policy, and the results; return the paths."""
     from placeopt.model.files import write_text
     from placeopt.plotting.files import write_figure
     from placeopt.plotting.jobs import chrome_trace, plot_occupancy
-    from placeopt.streams.simulator import simulate
 
     written = []
-    for name, policy in tuned.items():
-        episode = simulate(problem, policy, seed=problem.seed, record_servers=True)
-        stem = name.replace(":", "-").replace("/", "-")
-        written.append(write_text(folder / f"trace-{stem}.json", json_module.dumps(chrome_trace(episode)) + "\n"))
-        try:
-            written.append(write_figure(plot_occupancy(episode), folder / f"occupancy-{stem}.png"))
-        except MissingExtraError:
+    for name, result in found.results.items():
+        if result.solution is None:
             continue
-    written.append(write_text(folder / "jobs.json", json_module.dumps(data, indent=2) + "\n"))
-    return written
+        stem = name.replace(":", "-").replace("/", "-")
+        trace = json_module.dumps(chrome_trace(result.solution)) + "\n"
+        written.append(write_text(folder / f"trace-{stem}.json", trace))
+        if interrupt.received():  # pictures take longer than a signal leaves
+            continue
+        with suppress(MissingExtraError):
+            written.append(write_figure(plot_occupancy(result.solution), folder / f"occupancy-{stem}.png"))
+    data["files"] = [str(path) for path in (*written, folder / "jobs.json")]
+    write_text(folder / "jobs.json", json_module.dumps(data, indent=2) + "\n")
+    return list(data["files"])
 
 
-def _print(problem: JobStreamProblem, data: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from placeopt.streams.episode_loop import CAUSES
-
+def _print(problem: JobStreamProblem, data: dict[str, Any], files: list[str]) -> None:
     console = common.console()
     console.print(
         f"{problem.name}: {problem.num_jobs} jobs, offered load {data['offered_load']:.3f}, "
         f"degrees {', '.join(map(str, data['degrees']))}"
     )
-    table = Table(box=None, pad_edge=False)
-    causes = Table(box=None, pad_edge=False)
-    columns = "blocked", "95 % interval", "JCT", "speed-up", "degree", "load"
-    for view, names in ((table, columns), (causes, [f"blocked: {name}" for name in CAUSES[1:]])):
-        view.add_column("policy")
-        for name in names:
-            view.add_column(name, justify="right")
+    rates, causes = _tables(data["policies"])
+    console.print(rates)
+    console.print()
+    console.print(causes)
+    if "offline_bound" in data:
+        console.print(
+            f"no policy blocks less than {data['offline_bound']:.4f}, even knowing all arrivals "
+            f"(mean of {data['offline_bound_episodes']} streams)"
+        )
+    if "lookahead" in data:
+        console.print(_times_table(data))
     for row in data["policies"]:
-        table.add_row(
+        if row["message"]:
+            console.print(f"{row['policy']}: {row['message']}")
+    for path in files:
+        console.print(f"wrote {path}")
+
+
+def _tables(policies: list[dict[str, Any]]) -> tuple[Table, Table]:
+    """Return the figures of every policy, and its blocked jobs by cause."""
+    from rich.table import Table
+
+    from placeopt.streams.episode_loop import CAUSES
+
+    rates, causes = Table(box=None, pad_edge=False), Table(box=None, pad_edge=False)
+    columns = "blocked", "95 % interval", "JCT", "speed-up", "degree", "load"
+    for table, names in ((rates, columns), (causes, [f"blocked: {name}" for name in CAUSES[1:]])):
+        table.add_column("policy")
+        for name in names:
+            table.add_column(name, justify="right")
+    for row in policies:
+        rates.add_row(
             row["policy"],
             f"{row['blocking_rate']:.4f}",
             f"{row['ci95'][0]:.4f}..{row['ci95'][1]:.4f}",
@@ -180,25 +248,16 @@ def _print(problem: JobStreamProblem, data: dict[str, Any]) -> None:
             f"{row['utilisation']:.3f}",
         )
         causes.add_row(row["policy"], *(f"{row['causes'][name]:.4f}" for name in CAUSES[1:]))
-    console.print(table)
-    console.print()
-    console.print(causes)
-    if "offline_bound" in data:
-        console.print(
-            f"no policy blocks less than {data['offline_bound']:.4f}, even knowing all arrivals "
-            f"(mean of {data['offline_bound_episodes']} streams)"
-        )
-    if "lookahead" in data:
-        times = Table(title="completion time by degree", box=None, pad_edge=False)
-        times.add_column("model")
-        for degree in data["degrees"]:
-            times.add_column(str(degree), justify="right")
-        for model, row in data["lookahead"].items():
-            times.add_row(model, *(f"{row[d]:.6g}" if d in row else "-" for d in data["degrees"]))
-        console.print(times)
-    for row in data["policies"]:
-        if row["message"]:
-            console.print(f"{row['policy']}: {row['message']}")
-    for path in data.get("files", ()):
-        console.print(f"wrote {path}")
+    return rates, causes
 
+
+def _times_table(data: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    times = Table(title="completion time by degree", box=None, pad_edge=False)
+    times.add_column("model")
+    for degree in data["degrees"]:
+        times.add_column(str(degree), justify="right")
+    for model, row in data["lookahead"].items():
+        times.add_row(model, *(f"{row[d]:.6g}" if d in row else "-" for d in data["degrees"]))
+    return times

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.model.interruptible import call_interruptibly, solve_interruptibly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -135,13 +136,15 @@ def _prices(problem: JobStreamProblem, options: Options, seconds: float) -> NDAr
     capacity = csr_matrix((options.width[column].astype(float), (row, column)), shape=(size, count))
     once = csr_matrix((np.ones(count), (options.job, np.arange(count))), shape=(size, count))
     servers = problem.jobs.topology.num_servers
-    answer = linprog(
-        -np.ones(count),
-        A_ub=vstack([capacity, once]),
-        b_ub=np.concatenate([np.full(size, float(servers)), np.ones(size)]),
-        bounds=(0, None),
-        method="highs",
-        options={"time_limit": max(0.1, seconds)},
+    answer = call_interruptibly(
+        lambda: linprog(
+            -np.ones(count),
+            A_ub=vstack([capacity, once]),
+            b_ub=np.concatenate([np.full(size, float(servers)), np.ones(size)]),
+            bounds=(0, None),
+            method="highs",
+            options={"time_limit": max(0.1, seconds)},
+        )
     )
     return np.zeros(size) if answer.x is None else -np.asarray(answer.ineqlin.marginals[:size])
 
@@ -209,6 +212,6 @@ def _integer(
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = num_workers
     solver.parameters.random_seed = seed
-    status = solver.solve(model)
+    status = solve_interruptibly(solver, model)
     bound = -int(solver.response_proto.inner_objective_lower_bound)  # the model minimises minus the completed jobs
     return min(problem.num_jobs, bound), status == cp_model.OPTIMAL

@@ -80,9 +80,15 @@ class Scratch(NamedTuple):
 
 def make_scratch(jobs: JobArrays, num_servers: int) -> Scratch:
     """Return the work space of an episode."""
-    flags = [np.zeros(num_servers, np.bool_) for _ in range(4)]
-    op_servers = np.zeros((int(np.diff(jobs.op_ptr).max()), int(jobs.degrees[-1])), np.int64)
-    return Scratch(*flags, op_servers, np.zeros(num_servers), np.zeros(num_servers, np.int64))
+    return Scratch(
+        np.zeros(num_servers, np.bool_),
+        np.zeros(num_servers, np.bool_),
+        np.zeros(num_servers, np.bool_),
+        np.zeros(num_servers, np.bool_),
+        np.zeros((int(np.diff(jobs.op_ptr).max()), int(jobs.degrees[-1])), np.int64),
+        np.zeros(num_servers),
+        np.zeros(num_servers, np.int64),
+    )
 
 
 class Outcome(NamedTuple):

@@ -7,6 +7,8 @@ servers; under the published rule they are those that first fit gives op by op a
 
 from __future__ import annotations
 
+import functools
+import operator
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
@@ -110,6 +112,7 @@ class _Layout:
         self.grid = (grid.groups, grid.racks, grid.servers)
         self.blocks: dict[int, list[int]] = {}
         self.splits: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.fresh: dict[tuple[int, int], tuple[int, ...]] = {}
 
     @cached_property
     def uniform(self) -> bool:
@@ -130,6 +133,14 @@ class _Layout:
 
     def place(self, model: int, degree: int, idle: int) -> int | None:
         """Return the servers that the ops of a job get among the idle ones, None if one does not fit."""
+        if self.table.profiles[model].memory.sum() <= self.table.topology.memory:
+            # Whatever a server holds of the job, there is room for more: an op is on a parent's servers if there is
+            # a parent with as many, else on the first idle block of its size.
+            found = [next((b for b in self.masks(size) if b & idle == b), None) for size in self.fresh_sizes(model, degree)]
+            return None if None in found else functools.reduce(operator.or_, found)  # type: ignore[arg-type]
+        return self._place_by_memory(model, degree, idle)
+
+    def _place_by_memory(self, model: int, degree: int, idle: int) -> int | None:
         profile = self.table.profiles[model]
         left = [float(self.table.topology.memory)] * self.table.topology.num_servers
         of_op: dict[int, list[int]] = {}
@@ -158,6 +169,14 @@ class _Layout:
             self.splits[model, degree] = split_counts(forward, degree, config.rule, config.quantum)
         return self.splits[model, degree]
 
+    def fresh_sizes(self, model: int, degree: int) -> tuple[int, ...]:
+        """Return the sizes of the blocks that a job needs beside the servers its ops take over from parents."""
+        if (model, degree) not in self.fresh:
+            profile, splits = self.table.profiles[model], self.split(model, degree)
+            alone = (op for op in profile.order if all(splits[parent] != splits[op] for parent in profile.parents[op]))
+            self.fresh[model, degree] = tuple(dict.fromkeys(splits[op] for op in alone))
+        return self.fresh[model, degree]
+
     def masks(self, size: int) -> list[int]:
         """Return the blocks of a size in the order of first fit."""
         if size not in self.blocks:
@@ -165,7 +184,7 @@ class _Layout:
         return self.blocks[size]
 
     def _boxes(self, size: int) -> Iterator[int]:
-        groups, racks, positions = self.grid
+        _, racks, positions = self.grid
         for shape in self._shapes(size):
             for origin in product(*(range(room - side + 1) for room, side in zip(self.grid, shape, strict=True))):
                 cells = product(*(range(o, o + side) for o, side in zip(origin, shape, strict=True)))

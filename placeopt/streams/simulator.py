@@ -25,7 +25,7 @@ from placeopt.streams.episode_arrays import Decisions, Outcome, PolicyArrays, ma
 from placeopt.streams.episode_loop import CAUSES, COMPLETED, num_features, run_episode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -232,22 +232,32 @@ def _run(
     return Episode(problem, policy, seed, *outcome), decisions
 
 
-def simulate_many(
-    problems: Sequence[JobStreamProblem], policy: DegreePolicy, *, seed: int = 0, workers: int | None = None
-) -> list[Episode]:
-    """Run one episode on each problem, in threads (the kernels release the interpreter's lock).
+def simulate_each(
+    problems: Sequence[JobStreamProblem], policy: DegreePolicy, *, seed: int = 0, threads: int | None = None
+) -> Iterator[Episode]:
+    """Run one episode on each problem, in threads (the kernel releases the interpreter's lock), and yield them in order.
 
-    The i-th episode uses seed + i, so that the result does not depend on the number of workers (None: all cores).
+    The i-th episode uses seed + i, so that the result does not depend on the number of threads (None: all cores).
     """
-    if not problems:
-        return []
     jobs = [(problem, seed + i) for i, problem in enumerate(problems)]
-    first = simulate(jobs[0][0], policy, seed=jobs[0][1])  # compiles before the threads start
-    workers = workers or os.cpu_count() or 1
-    if workers == 1 or len(jobs) == 1:
-        return [first, *(simulate(problem, policy, seed=s) for problem, s in jobs[1:])]
-    with ThreadPoolExecutor(workers) as pool:
-        return [first, *pool.map(lambda job: simulate(job[0], policy, seed=job[1]), jobs[1:])]
+    for problem, s in jobs[:1]:
+        yield simulate(problem, policy, seed=s)  # compiles before the threads start
+    threads = threads or os.cpu_count() or 1
+    if threads == 1 or len(jobs) < 3:
+        yield from (simulate(problem, policy, seed=s) for problem, s in jobs[1:])
+        return
+    pool = ThreadPoolExecutor(threads)
+    try:
+        yield from pool.map(lambda job: simulate(job[0], policy, seed=job[1]), jobs[1:])
+    finally:
+        pool.shutdown(cancel_futures=True)  # an interrupt waits for the episodes that have begun, not for all
+
+
+def simulate_many(
+    problems: Sequence[JobStreamProblem], policy: DegreePolicy, *, seed: int = 0, threads: int | None = None
+) -> list[Episode]:
+    """Return the episodes of `simulate_each`."""
+    return list(simulate_each(problems, policy, seed=seed, threads=threads))
 
 
 def random_state(seed: int) -> NDArray[np.uint64]:

@@ -17,10 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from placeopt.experiments.studies import data_folder, read_csv, write_csv
+from placeopt.model.budget import Budget
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
 from placeopt.solvers.degree.policy_degree import PolicyDegree
-from placeopt.solvers.degree.select import tuned_policy
+from placeopt.solvers.degree.policy_names import tuned_policy
+from placeopt.solving.tracker import Tracker
 from placeopt.streams import Summary, load_stream, offline_bound, simulate, simulate_many
 
 HERE = Path(__file__).resolve().parent
@@ -43,6 +45,12 @@ def stream(beta, rule="uniform", units="published", seed=0, **options):
     """Return the stream of one cell."""
     extra = "".join(f"&{key}={value}" for key, value in options.items())
     return load_stream(f"stream:ramp?beta={beta}&rule={rule}&units={units}&seed={seed}{extra}", profiles=DATA)
+
+
+def learned_policy(solver, problem):
+    """Return what policy-degree learns on the training streams, without a limit."""
+    tracker = Tracker(solver.name, problem, Budget())
+    return solver.train(problem, solver.start(problem, tracker), tracker)
 
 
 def measure(part, problem, policies, load=None):
@@ -69,7 +77,7 @@ def measure(part, problem, policies, load=None):
             policy, setting = tuned_policy(name, problem)
             add(name, policy, setting, time.perf_counter() - start)
             continue
-        trained = PolicyDegree().train(problem, 0)
+        trained = learned_policy(PolicyDegree(), problem)
         seconds = time.perf_counter() - start
         seed = add("seed of policy-degree", trained.seed_policy, "", 0.0)
         learned = add(name, trained.policy, f"validation {trained.validation}", seconds)
@@ -150,7 +158,7 @@ def speed():
         for name in ("max-degree", "random-degree", "constant-degree:8", "feasible-first:8-4-16", "rollout:8-4-16"):
             one_episode(f"{rule} rule, {name}", case, tuned_policy(name, case)[0], 5 if "rollout" in name else 50)
     problem = stream("A")
-    trained = PolicyDegree(iterations=0, imitation=0).train(problem, 0).policy
+    trained = learned_policy(PolicyDegree(iterations=0, imitation=0), problem).policy
     one_episode("uniform rule, policy-degree", problem, trained, 20)
     problems = [problem.resample(seed) for seed in range(1000)]
     for one in problems:
@@ -159,7 +167,7 @@ def speed():
                           ("policy-degree", trained)):  # fmt: skip
         for workers in (1, 2):
             start, cpu = time.perf_counter(), time.process_time()
-            simulate_many(problems, chosen, workers=workers)
+            simulate_many(problems, chosen, threads=workers)
             wall, used = time.perf_counter() - start, time.process_time() - cpu
             rows.append({"part": "speed", "what": f"1000 episodes, {label}, {workers} thread(s)",
                          "processor_seconds": used, "wall_seconds": wall, "cores": used / wall})  # fmt: skip

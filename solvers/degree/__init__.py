@@ -26,7 +26,7 @@ SPECS: tuple[SolverSpec, ...] = (
         "first degree of a learned order that fits and meets the deadline",
     ),
     SolverSpec(
-        "rollout", "placeopt.solvers.degree.rollout:Rollout", "jobs", ("blocking",),
+        "rollout", "placeopt.solvers.degree.rollout_degree:RolloutDegree", "jobs", ("blocking",),
         "simulates the near future for each degree",
     ),
     SolverSpec(

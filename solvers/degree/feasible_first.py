@@ -7,106 +7,87 @@ order and the weight are found by local search on training streams.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.solvers.degree.driver import blocked_per_stream, finish, spent, start, training_streams
-from placeopt.streams.simulator import DegreePolicy, Episode
+from placeopt.solvers.degree.tuning import DegreeSolver, blocked_per_stream, spent, training_streams
+from placeopt.solving.options import option
+from placeopt.streams.simulator import DegreePolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from placeopt.model.budget import Budget
-    from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
     from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
+    from placeopt.streams.simulator import Episode
 
 FRAGMENTATION = (0.0, 0.5, 1.0, 2.0)
 """Weights that the search tries at its end."""
 
 
 @dataclass(frozen=True)
-class FeasibleFirst:
-    """First degree of a tuned order that meets the deadline and fits.
-
-    Attributes
-    ----------
-    order : degrees, best first, for every model; None searches for an order per model.
-    fragmentation : weight of spoilt blocks; None searches.
-    training : streams the search compares orders on.
-    steps : orders that the search tries.
-    """
+class FeasibleFirst(DegreeSolver):
+    """First degree of a tuned order that meets the deadline and fits."""
 
     name: ClassVar[str] = "feasible-first"
-    order: tuple[int, ...] | None = None
-    fragmentation: float | None = None
-    training: int = 8
-    steps: int = 150
+    order: tuple[int, ...] | None = option(
+        None, meaning="degrees, best first, for every model; None searches for an order per model"
+    )
+    fragmentation: float | None = option(None, low=0, meaning="weight of spoilt blocks; None searches")
+    training: int = option(8, low=1, meaning="streams on which orders are compared")
+    steps: int = option(150, low=0, meaning="orders that the search tries")
 
     def __post_init__(self) -> None:
-        if self.training < 1 or self.steps < 0:
-            raise InputError("feasible-first: training must be >= 1 stream and steps >= 0")
+        super().__post_init__()
         if self.order is not None and (not self.order or len(set(self.order)) != len(self.order)):
             raise InputError(f"feasible-first: order must be distinct degrees, received {self.order}")
 
-    def solve(
-        self,
-        problem: JobStreamProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Episode | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Episode]:
-        """Tune the order on other streams of the same distribution, then run it on this one."""
-        tracker = start(self.name, problem, budget, seed, on_progress)
-        policy = self.tune(problem, seed, tracker)
-        assert policy.order is not None
-        return finish(tracker, policy, describe(problem, policy.order))
-
-    def tune(self, problem: JobStreamProblem, seed: int, tracker: Tracker[Episode] | None = None) -> DegreePolicy:
-        """Return the best policy found on training streams."""
-        rows = len(problem.jobs.profiles)
-        if self.order is not None:
-            order = padded(problem, [self.order] * rows)
-            return DegreePolicy(self.name, order=order, fragmentation=self.fragmentation or 0.0)
-        count = self.training if tracker is None else min(self.training, tracker.evaluations_left - 1)
-        streams = training_streams(problem, count, seed)
-        rng = np.random.default_rng(seed)
+    def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:
+        """Yield the given order; or all degrees from the largest on, and then whatever a local search finds better."""
         weight = self.fragmentation or 0.0
-
-        def cost(order: NDArray[np.int64], fragmentation: float = weight) -> int:
-            policy = DegreePolicy(self.name, order=order, fragmentation=fragmentation)
-            return int(blocked_per_stream(streams, policy, tracker).sum())
-
-        best = padded(problem, [tuple(reversed(problem.jobs.degrees))] * rows)
+        row = self.order or tuple(reversed(problem.jobs.degrees))
+        best = DegreePolicy(self.name, order=same_order(problem, row), fragmentation=weight)
+        tracker.message = describe(problem, best)
+        yield best
+        if self.order is not None:
+            return
+        streams = training_streams(problem, min(self.training, tracker.evaluations_left - 1), tracker.seed)
         if not streams or spent(tracker, len(streams)):
-            return DegreePolicy(self.name, order=best, fragmentation=weight)
-        with tracker or nullcontext():  # an interrupt keeps the best order so far
-            best_cost = cost(best)
-            starts = [padded(problem, [row] * rows) for row in starting_orders(problem.jobs.degrees)]
-            for trial in range(len(starts) + self.steps):
-                if spent(tracker, len(streams)):
-                    break
-                order = starts[trial] if trial < len(starts) else _neighbour(best, rng)
-                value = cost(order)
-                if value < best_cost:
-                    best, best_cost = order, value
-            if self.fragmentation is None:
-                for candidate in FRAGMENTATION[1:]:
-                    if spent(tracker, len(streams)):
-                        break
-                    value = cost(best, candidate)
-                    if value < best_cost:
-                        weight, best_cost = candidate, value
-        return DegreePolicy(self.name, order=best, fragmentation=weight)
+            return
+        found, fewest = [best], int(blocked_per_stream(streams, best, tracker).sum())
+        for candidate in self._candidates(problem, tracker, found):
+            if spent(tracker, len(streams)):
+                return
+            blocked = int(blocked_per_stream(streams, candidate, tracker).sum())
+            if blocked < fewest:
+                fewest = blocked
+                found.append(candidate)
+                tracker.message = describe(problem, candidate)
+                yield candidate
+
+    def _candidates(
+        self, problem: JobStreamProblem, tracker: Tracker[Episode], found: list[DegreePolicy]
+    ) -> Iterator[DegreePolicy]:
+        """Yield the orders worth trying first, neighbours of the best one (the last of `found`), then weights."""
+        rng = tracker.rng()
+        for row in starting_orders(problem.jobs.degrees):
+            yield replace(found[-1], order=same_order(problem, row))
+        for _ in range(self.steps):
+            yield replace(found[-1], order=_neighbour(found[-1], rng))
+        if self.fragmentation is None:
+            tuned = found[-1]
+            for weight in FRAGMENTATION[1:]:
+                yield replace(tuned, fragmentation=weight)
+
+
+def same_order(problem: JobStreamProblem, row: Sequence[int]) -> NDArray[np.int64]:
+    """Return one order of degrees for all models."""
+    return padded(problem, [row] * len(problem.jobs.profiles))
 
 
 def starting_orders(degrees: Sequence[int]) -> list[tuple[int, ...]]:
@@ -137,17 +118,19 @@ def padded(problem: JobStreamProblem, rows: Sequence[Sequence[int]]) -> NDArray[
     return order
 
 
-def describe(problem: JobStreamProblem, order: NDArray[np.int64]) -> str:
-    """Return the order in words, models with the same order together."""
+def describe(problem: JobStreamProblem, policy: DegreePolicy) -> str:
+    """Return the order of a policy in words, models with the same order together."""
+    assert policy.order is not None
     groups: dict[tuple[int, ...], list[str]] = {}
-    for model, row in zip(problem.jobs.models, order.tolist(), strict=True):
+    for model, row in zip(problem.jobs.models, policy.order.tolist(), strict=True):
         groups.setdefault(tuple(problem.jobs.degrees[d] for d in row if d >= 0), []).append(model)
     return "; ".join(f"{', '.join(models)}: {'-'.join(map(str, row))}" for row, models in groups.items())
 
 
-def _neighbour(order: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+def _neighbour(policy: DegreePolicy, rng: np.random.Generator) -> NDArray[np.int64]:
     """Return an order with one degree inserted, dropped or swapped, for one model or for all that share the order."""
-    order = order.copy()
+    assert policy.order is not None
+    order = policy.order.copy()
     model = int(rng.integers(len(order)))
     same = [m for m in range(len(order)) if (order[m] == order[model]).all()]
     models = same if rng.random() < 0.5 else [model]

@@ -1,108 +1,74 @@
-"""Degree policies without a search: largest, smallest, random and constant degree (the baselines of PAC-ML)."""
+"""Degree policies without a search: largest, smallest, random and constant degree.
+
+References
+----------
+Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph neural networks" (2023):
+the baselines that PAC-ML is compared with.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.errors import InputError
-from placeopt.solvers.degree.driver import best_constant, finish, start, training_streams
-from placeopt.streams.simulator import DegreePolicy, Episode
+from placeopt.solvers.degree.tuning import DegreeSolver, constant_rates, spent, training_streams
+from placeopt.solving.options import option
+from placeopt.streams.simulator import DegreePolicy
 
 if TYPE_CHECKING:
-    from placeopt.model.budget import Budget
-    from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
+    from collections.abc import Iterator
+
+    from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
+    from placeopt.streams.simulator import Episode
 
 
 @dataclass(frozen=True)
-class MaxDegree:
+class _PublishedRule(DegreeSolver):
+    """A rule that the simulator knows by the solver's name."""
+
+    def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:
+        """Yield the rule."""
+        yield DegreePolicy(self.name)
+
+
+@dataclass(frozen=True)
+class MaxDegree(_PublishedRule):
     """Maximum parallelisation: the largest degree that does not exceed the free servers."""
 
     name: ClassVar[str] = "max-degree"
 
-    def solve(
-        self,
-        problem: JobStreamProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Episode | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Episode]:
-        """Run the policy on the stream."""
-        return finish(start(self.name, problem, budget, seed, on_progress), DegreePolicy(self.name))
-
 
 @dataclass(frozen=True)
-class MinDegree:
+class MinDegree(_PublishedRule):
     """The smallest degree that is at least (sequential time / deadline), else the largest that has servers."""
 
     name: ClassVar[str] = "min-degree"
 
-    def solve(
-        self,
-        problem: JobStreamProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Episode | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Episode]:
-        """Run the policy on the stream."""
-        return finish(start(self.name, problem, budget, seed, on_progress), DegreePolicy(self.name))
-
 
 @dataclass(frozen=True)
-class RandomDegree:
+class RandomDegree(_PublishedRule):
     """A random one of the degrees that do not exceed the free servers."""
 
     name: ClassVar[str] = "random-degree"
 
-    def solve(
-        self,
-        problem: JobStreamProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Episode | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Episode]:
-        """Run the policy on the stream."""
-        return finish(start(self.name, problem, budget, seed, on_progress), DegreePolicy(self.name))
-
 
 @dataclass(frozen=True)
-class ConstantDegree:
-    """The same degree for every job.
-
-    Attributes
-    ----------
-    degree : None sweeps all degrees over `training` other streams and takes the best.
-    """
+class ConstantDegree(DegreeSolver):
+    """The same degree for every job."""
 
     name: ClassVar[str] = "constant-degree"
-    degree: int | None = None
-    training: int = 8
+    degree: int | None = option(None, low=1, meaning="the degree; None sweeps all on other streams and takes the best")
+    training: int = option(8, low=1, meaning="streams of the sweep")
 
-    def __post_init__(self) -> None:
-        if self.training < 1:
-            raise InputError(f"constant-degree: training must be >= 1 stream, received {self.training}")
-
-    def solve(
-        self,
-        problem: JobStreamProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Episode | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Episode]:
-        """Run the policy on the stream."""
-        tracker = start(self.name, problem, budget, seed, on_progress)
-        degree, message = self.degree, ""
-        if degree is None:
-            degree, sweep = best_constant(problem, training_streams(problem, self.training, seed), tracker)
-            message = "blocking rate by degree: " + ", ".join(f"{u}: {rate:.3f}" for u, rate in sweep.items())
-        return finish(tracker, DegreePolicy(self.name, degree=degree), message)
+    def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:
+        """Yield the degree, or the largest one and then the winner of the sweep."""
+        yield DegreePolicy(self.name, degree=self.degree or problem.jobs.degrees[-1])
+        if self.degree is None:
+            count = min(self.training, (tracker.evaluations_left - 1) // len(problem.jobs.degrees))
+            if spent(tracker) or count < 1:
+                return
+            rates = constant_rates(problem, training_streams(problem, count, tracker.seed), tracker)
+            words = (f"{degree}: {rates[degree]:.3f}" for degree in problem.jobs.degrees)
+            tracker.message = f"blocking rate by degree: {', '.join(words)}"
+            yield DegreePolicy(self.name, degree=next(iter(rates)))

@@ -2,32 +2,36 @@
 
 It starts as an exact copy of the best feasible-first order (constants are among them), may first imitate the rollout
 policy (maximum likelihood is the policy gradient with advantage 1), and then learns from its own episodes: returns are
-discounted blocked jobs, shaped by the work left in the cluster (potential-based, Ng et al. 1999, so that the best
-policy stays the best), against the mean of other episodes on the same stream. The policy returned is the one that
+discounted blocked jobs, shaped by the work left in the cluster (potential-based, so that the best policy
+stays the best), against the mean of other episodes on the same stream. The policy returned is the one that
 blocks fewest jobs on validation streams, and the seed itself unless another is clearly better there.
+
+References
+----------
+Parsonson et al., "Partitioning distributed compute jobs with reinforcement learning and graph neural networks" (2023).
+Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement learning" (1992).
+Ng, Harada and Russell, "Policy invariance under reward transformations" (1999): the shaping.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.errors import InputError
-from placeopt.solvers.degree.driver import (
+from placeopt.solvers.degree.feasible_first import FeasibleFirst
+from placeopt.solvers.degree.rollout_degree import RolloutDegree
+from placeopt.solvers.degree.tuning import (
     VALIDATION,
+    DegreeSolver,
     blocked_per_stream,
     clearly_better,
-    finish,
+    episode_seconds,
     spent,
-    start,
     training_streams,
 )
-from placeopt.solvers.degree.feasible_first import FeasibleFirst
-from placeopt.solvers.degree.rollout import Rollout
 from placeopt.solvers.policy.engine import (
     Decisions,
     PolicyGradient,
@@ -36,17 +40,15 @@ from placeopt.solvers.policy.engine import (
     discounted_returns,
     peer_advantages,
 )
-from placeopt.streams.episode_loop import COMPLETED, num_features
+from placeopt.solving.options import option
+from placeopt.streams.episode_loop import COMPLETED, ORDER_PLACE, num_features
 from placeopt.streams.simulator import DegreePolicy, Episode, Recording, record_episode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from placeopt.model.budget import Budget
-    from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
     from placeopt.solving.tracker import Tracker
     from placeopt.streams.problem import JobStreamProblem
 
@@ -76,115 +78,105 @@ class TrainedPolicy:
 
 
 @dataclass(frozen=True)
-class PolicyDegree:
-    """A log-linear policy trained by policy gradient, never worse than its seed on validation streams.
-
-    Attributes
-    ----------
-    iterations : updates; each takes `peers` episodes on each of `streams` fresh streams.
-    discount : per arrival.
-    shaping : price of work left, in jobs per mean job.
-    imitation : streams on which the rollout policy is imitated first; 0 starts from the seed alone.
-    validation : streams on which the policy is chosen.
-    """
+class PolicyDegree(DegreeSolver):
+    """A log-linear policy trained by policy gradient, never worse than its seed on validation streams."""
 
     name: ClassVar[str] = "policy-degree"
-    iterations: int = 30
-    streams: int = 2
-    peers: int = 4
-    discount: float = 0.98
-    shaping: float = 1.0
-    learning_rate: float = 0.03
-    entropy: float = 0.002
-    imitation: int = 6
-    validation: int = 16
+    iterations: int = option(30, low=0, meaning="updates, each from `peers` episodes on each of `streams` fresh streams")
+    streams: int = option(2, low=1, meaning="streams per update")
+    peers: int = option(4, low=2, meaning="episodes per stream of an update")
+    discount: float = option(0.98, low=0, high=1, meaning="discount per arrival")
+    shaping: float = option(1.0, low=0, meaning="price of work left, in jobs per mean job")
+    learning_rate: float = option(0.03, above=0, meaning="learning rate of the updates")
+    entropy: float = option(0.002, low=0, meaning="weight of the entropy bonus")
+    imitation: int = option(6, low=0, meaning="streams on which the rollout policy is imitated first; 0 starts from the seed")
+    validation: int = option(16, low=1, meaning="streams on which the policy is chosen")
 
-    def __post_init__(self) -> None:
-        for key in ("streams", "validation"):
-            if getattr(self, key) < 1:
-                raise InputError(f"policy-degree: {key} must be >= 1, received {getattr(self, key)}")
-        if self.iterations < 0 or self.imitation < 0 or self.peers < 2:
-            raise InputError("policy-degree: iterations and imitation must be >= 0 and peers >= 2")
-        if not 0 <= self.discount <= 1:
-            raise InputError(f"policy-degree: discount must be in 0..1, received {self.discount}")
-
-    def solve(
-        self,
-        problem: JobStreamProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Episode | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Episode]:
-        """Train on other streams of the same distribution, then run the policy on this one."""
-        tracker = start(self.name, problem, budget, seed, on_progress)
-        trained = self.train(problem, seed, tracker)
+    def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:
+        """Yield copies of the orders that are found, then the policy chosen among the trained ones."""
+        for base in FeasibleFirst(fragmentation=0.0).policies(problem, tracker):
+            tracker.message = "the seed itself"
+            yield self.copy_of(problem, base)
+        trained = self.train(problem, self.copy_of(problem, base), tracker)
         before, after = trained.validation
-        words = f"validation: {before} blocked by the seed, {after} by the policy" if before else "the seed itself"
-        return finish(tracker, trained.policy, words)
+        if before:
+            tracker.message = f"validation: {before} blocked by the seed, {after} by the policy"
+        yield trained.policy
 
-    def train(self, problem: JobStreamProblem, seed: int, tracker: Tracker[Episode] | None = None) -> TrainedPolicy:
-        """Train and choose a policy."""
-        base = FeasibleFirst(fragmentation=0.0).tune(problem, seed, tracker)
+    def start(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> DegreePolicy:
+        """Return a copy of the best feasible-first order."""
+        return self.copy_of(problem, FeasibleFirst(fragmentation=0.0).tune(problem, tracker))
+
+    def copy_of(self, problem: JobStreamProblem, base: DegreePolicy) -> DegreePolicy:
+        """Return the log-linear policy that chooses as a feasible-first order does."""
         weights = np.zeros(num_features(len(problem.jobs.degrees)))
-        weights[0] = ORDER_WEIGHT
-        seed_policy = DegreePolicy(self.name, order=base.order, weights=weights)
-        candidates = [seed_policy]
-        points: tuple[TrainingPoint, ...] = ()
-        with tracker or nullcontext():  # an interrupt leaves the candidates so far
-            if self.imitation and not self._spent(tracker, self.imitation, candidates):
-                candidates.append(replace(seed_policy, weights=self._imitate(problem, seed_policy, seed, tracker)))
-            engine = PolicyGradient(
-                np.array(candidates[-1].weights),
-                PolicyGradientConfig(
-                    learning_rate=self.learning_rate, entropy=self.entropy, iterations=max(1, self.iterations)
-                ),
-            )
-            for iteration in range(self.iterations):
-                if self._spent(tracker, self.streams * self.peers, candidates):
-                    break
-                decisions, mean_return = self._episodes(problem, seed_policy, engine.weights, seed, iteration)
-                engine.update(decisions, mean_return)
-                points = tuple(engine.trace)
-                if tracker is not None:
-                    tracker.count(self.streams * self.peers)
-                if (iteration + 1) % 10 == 0 or iteration + 1 == self.iterations:
-                    candidates.append(replace(seed_policy, weights=engine.weights))
-        best, before, after = 0, 0, 0
-        affordable = tracker is None or tracker.evaluations_left > self.validation * len(candidates)
-        if affordable and len(candidates) > 1 and not (tracker and tracker.stop_reason == "interrupted"):
-            streams = training_streams(problem, self.validation, seed, VALIDATION)
-            scores = [blocked_per_stream(streams, policy, tracker) for policy in candidates]
-            best = min(range(len(candidates)), key=lambda i: (int(scores[i].sum()), i))
-            if best and not clearly_better(scores[best], scores[0]):
-                best = 0
-            before, after = int(scores[0].sum()), int(scores[best].sum())
-        return TrainedPolicy(candidates[best], seed_policy, points, (before, after))
+        weights[ORDER_PLACE] = ORDER_WEIGHT
+        return DegreePolicy(self.name, order=base.order, weights=weights)
 
-    def _spent(self, tracker: Tracker[Episode] | None, episodes: int, candidates: list[DegreePolicy]) -> bool:
-        """Whether `episodes` more would leave too little of the budget for the validation."""
+    def train(self, problem: JobStreamProblem, seed_policy: DegreePolicy, tracker: Tracker[Episode]) -> TrainedPolicy:
+        """Train, starting from `seed_policy`, and choose a policy on validation streams."""
+        candidates = [seed_policy]
+        episode = episode_seconds(problem, seed_policy) if tracker.budget.seconds is not None else 0.0
+        if self.imitation and not self._spent(tracker, self.imitation, candidates, episode):
+            weights = self._imitate(problem, seed_policy, tracker)
+            candidates += [] if weights is None else [replace(seed_policy, weights=weights)]
+        gradient = PolicyGradient(
+            np.array(candidates[-1].weights),
+            PolicyGradientConfig(
+                learning_rate=self.learning_rate, entropy=self.entropy, iterations=max(1, self.iterations)
+            ),
+        )
+        for iteration in range(self.iterations):
+            if self._spent(tracker, self.streams * self.peers, candidates, episode):
+                break
+            decisions, mean_return = self._episodes(problem, seed_policy, gradient.weights, tracker.seed, iteration)
+            gradient.update(decisions, mean_return)
+            tracker.count(self.streams * self.peers)
+            if (iteration + 1) % 10 == 0 or iteration + 1 == self.iterations:
+                candidates.append(replace(seed_policy, weights=gradient.weights))
+        best, before, after = self._choose(problem, candidates, tracker)
+        return TrainedPolicy(candidates[best], seed_policy, tuple(gradient.trace), (before, after))
+
+    def _choose(
+        self, problem: JobStreamProblem, candidates: list[DegreePolicy], tracker: Tracker[Episode]
+    ) -> tuple[int, int, int]:
+        """Return (index of the policy to take, jobs that the seed blocks on validation streams, jobs that it blocks)."""
+        if len(candidates) < 2 or tracker.evaluations_left <= self.validation * len(candidates):
+            return 0, 0, 0
+        streams = training_streams(problem, self.validation, tracker.seed, VALIDATION)
+        scores = [blocked_per_stream(streams, policy, tracker) for policy in candidates]
+        best = min(range(len(candidates)), key=lambda i: (int(scores[i].sum()), i))
+        if best and not clearly_better(scores[best], scores[0]):
+            best = 0
+        return best, int(scores[0].sum()), int(scores[best].sum())
+
+    def _spent(
+        self, tracker: Tracker[Episode], episodes: int, candidates: list[DegreePolicy], episode: float
+    ) -> bool:
+        """Whether `episodes` more would leave too little of the budget for the validation; an episode takes `episode` s."""
         keep = self.validation * (len(candidates) + 1)
-        seconds = 0.0 if tracker is None else VALIDATION_SHARE * (tracker.budget.seconds or 0.0)
-        return spent(tracker, episodes + keep, seconds)
+        seconds = max(VALIDATION_SHARE * (tracker.budget.seconds or 0.0), episode * (keep + 1))
+        return spent(tracker, episodes + keep, seconds + 2 * episodes * episode)
 
     def _imitate(
-        self, problem: JobStreamProblem, policy: DegreePolicy, seed: int, tracker: Tracker[Episode] | None
-    ) -> NDArray[np.float64]:
-        """Return the weights most likely to choose as the rollout policy does."""
-        teacher = Rollout(training=2).tune(problem, seed, tracker)
-        runs = _record(training_streams(problem, self.imitation, seed + 1), teacher, range(self.imitation))
-        if tracker is not None:
-            tracker.count(len(runs))
+        self, problem: JobStreamProblem, policy: DegreePolicy, tracker: Tracker[Episode]
+    ) -> NDArray[np.float64] | None:
+        """Return the weights most likely to choose as the rollout policy does; None if there is no time for that."""
+        teacher = RolloutDegree(training=2).tune(problem, tracker)
+        slow = tracker.budget.seconds is not None and episode_seconds(problem, teacher) * self.imitation
+        if slow and spent(tracker, self.imitation, slow + VALIDATION_SHARE * (tracker.budget.seconds or 0.0)):
+            return None
+        runs = _record(training_streams(problem, self.imitation, tracker.seed + 1), teacher, range(self.imitation))
+        tracker.count(len(runs))
         features = np.concatenate([_places(run, policy) for run in runs])
         valid = np.concatenate([run.valid for run in runs])
         chosen = np.concatenate([run.chosen for run in runs])
         rows = np.flatnonzero(valid.sum(axis=1) > 1)
         decisions = Decisions(features[rows], valid[rows], chosen[rows], np.ones(len(rows)))
         config = PolicyGradientConfig(learning_rate=0.05, entropy=0.0, normalise=False, epochs=200)
-        engine = PolicyGradient(np.array(policy.weights), config)
-        engine.update(decisions, 0.0)
-        return engine.weights
+        gradient = PolicyGradient(np.array(policy.weights), config)
+        gradient.update(decisions, 0.0)
+        return gradient.weights
 
     def _episodes(
         self, problem: JobStreamProblem, policy: DegreePolicy, weights: NDArray[np.float64], seed: int, iteration: int
@@ -247,6 +239,6 @@ def _places(run: Recording, student: DegreePolicy) -> NDArray[np.float64]:
             if degree >= 0:
                 place[m, degree] = position
     features = run.features.copy()
-    features[:, :, 0] = -place[run.episode.problem.model] / degrees
+    features[:, :, ORDER_PLACE] = -place[run.episode.problem.model] / degrees
     return features
 

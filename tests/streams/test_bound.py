@@ -8,9 +8,9 @@ import stream_oracle
 from stream_samples import few_jobs, stream, table
 
 from placeopt.model.errors import InputError
-from placeopt.solvers.degree.driver import hopeless_jobs
 from placeopt.solvers.degree.feasible_first import padded
 from placeopt.streams import DegreePolicy, JobStreamProblem, offline_bound, simulate
+from placeopt.streams.bound import hopeless_jobs
 
 
 def every_policy(problem):

@@ -12,16 +12,22 @@ import placeopt as po
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.degree.driver import TRAINING, VALIDATION, clearly_better, training_streams
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, padded, starting_orders
 from placeopt.solvers.degree.policy_degree import PolicyDegree, work_left
-from placeopt.solvers.degree.rollout import Rollout
-from placeopt.solvers.degree.select import check_policy, tuned_policy
+from placeopt.solvers.degree.policy_names import check_policy, tuned_policy
+from placeopt.solvers.degree.rollout_degree import RolloutDegree
+from placeopt.solvers.degree.tuning import TRAINING, VALIDATION, clearly_better, training_streams
 from placeopt.solving.registry import make_solver, solver_class, specs
+from placeopt.solving.tracker import Tracker
 from placeopt.streams import DegreePolicy, offline_bound, simulate, simulate_many
 
 SOLVERS = sorted(specs("jobs"))
 QUICK = {"training": 2, "steps": 10, "samples": 4, "depth": 4, "iterations": 2, "imitation": 1, "validation": 2}
+
+
+def free(problem, seed=0):
+    """Return a tracker without a limit."""
+    return Tracker("tuning", problem, Budget(), seed=seed)
 
 
 def make(name):
@@ -73,7 +79,7 @@ def test_no_time_at_all(name):
 def test_other_problems_are_refused(name):
     """A placement problem is refused in one line."""
     problem = PlacementProblem.from_edges([[1]], [])
-    with pytest.raises(InputError, match="takes a job stream, received a PlacementProblem"):
+    with pytest.raises(InputError, match="takes no placement problem"):
         make(name).solve(problem, Budget(evaluations=10), seed=0)
 
 
@@ -102,23 +108,25 @@ def test_tuned_order_is_the_best_seen():
     def blocked(policy):
         return sum(run.blocked for run in simulate_many(streams, policy))
 
-    best = blocked(FeasibleFirst(training=4, steps=30).tune(problem, 0))
+    best = blocked(FeasibleFirst(training=4, steps=30).tune(problem, free(problem)))
     for row in starting_orders(problem.jobs.degrees):
         assert best <= blocked(DegreePolicy("feasible-first", order=padded(problem, [row] * 3)))
 
 
 def test_given_order_is_used():
     """`order` fixes the degrees of all models."""
-    policy = FeasibleFirst(order=(4, 1)).tune(stream(10), 0)
+    policy = FeasibleFirst(order=(4, 1)).tune(stream(10), free(stream(10)))
     assert policy.order.tolist() == [[2, 0, -1, -1]] * 3
-    assert Rollout(order=(4, 1), terminal=1.0).tune(stream(10), 0).order.tolist() == policy.order.tolist()
+    rolled = RolloutDegree(order=(4, 1), terminal=1.0).tune(stream(10), free(stream(10)))
+    assert (rolled.name, rolled.order.tolist()) == ("rollout", policy.order.tolist())
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_learned_policy_is_never_worse_than_its_seed(seed):
     """On the validation streams, and the choice is the seed itself unless another is clearly better."""
     problem = stream(60, beta="C", load=1.2, seed=seed)
-    trained = PolicyDegree(iterations=10, imitation=2, validation=6).train(problem, seed)
+    solver, tracker = PolicyDegree(iterations=10, imitation=2, validation=6), free(problem, seed)
+    trained = solver.train(problem, solver.start(problem, tracker), tracker)
     before, after = trained.validation
     assert 0 < after <= before
     streams = training_streams(problem, 6, seed, VALIDATION)
@@ -131,7 +139,8 @@ def test_training_moves_the_weights():
     """The policy gradient changes the policy, reproducibly."""
     problem = stream(40, beta="C", load=1.2)
     solver = PolicyDegree(iterations=3, imitation=0, validation=2)
-    points = [solver.train(problem, 1).points for _ in range(2)]
+    start = solver.start(problem, free(problem, 1))
+    points = [solver.train(problem, start, free(problem, 1)).points for _ in range(2)]
     assert [p.gradient_norm for p in points[0]] == [p.gradient_norm for p in points[1]]
     assert points[0][0].gradient_norm > 0
 
@@ -187,7 +196,7 @@ def test_policy_texts():
         ("feasible-first:4-4", "order must be distinct degrees"),
         ("rollout:4-32", "degree 32 does not exist"),
         ("max-degree:4", "takes no parameter, received '4'"),
-        ("policy-degree:-1", "iterations and imitation must be >= 0"),
+        ("policy-degree:-1", "policy-degree option iterations"),
     ],
 )
 def test_wrong_policy_texts(text, words):
@@ -199,12 +208,12 @@ def test_wrong_policy_texts(text, words):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("feasible-first", {"training": 0}, "training must be >= 1"),
-        ("rollout", {"samples": 0}, "samples, depth and training must be >= 1"),
-        ("rollout", {"terminal": -1.0}, "terminal must be >= 0"),
-        ("policy-degree", {"peers": 1}, "peers >= 2"),
-        ("policy-degree", {"discount": 1.5}, "discount must be in 0..1"),
-        ("constant-degree", {"training": 0}, "training must be >= 1"),
+        ("feasible-first", {"training": 0}, "option training"),
+        ("rollout", {"samples": 0}, "option samples"),
+        ("rollout", {"terminal": -1.0}, "option terminal"),
+        ("policy-degree", {"peers": 1}, "option peers"),
+        ("policy-degree", {"discount": 1.5}, "option discount"),
+        ("constant-degree", {"training": 0}, "option training"),
     ],
 )
 def test_wrong_solver_options(name, options, words):

@@ -85,16 +85,16 @@ def test_bad_input_is_one_line(capsys, arguments, words):
 
 def test_interrupt_keeps_what_is_done(capsys, monkeypatch):
     """Ctrl-C during the second policy prints the first and exits with 130."""
-    from placeopt.solvers.degree import select
+    from placeopt.solvers.degree import policy_names
 
-    plain = select.tuned_policy
+    plain = policy_names.tuned_result
 
     def tuned(text, *arguments, **options):
         if text == "min-degree":
             raise KeyboardInterrupt
         return plain(text, *arguments, **options)
 
-    monkeypatch.setattr(select, "tuned_policy", tuned)
+    monkeypatch.setattr(policy_names, "tuned_result", tuned)
     code, out, _ = run(capsys, SOURCE, "-p", "max-degree,min-degree", "-n", 2, "--json")
     assert code == 130
     assert [row["policy"] for row in json.loads(out)["policies"]] == ["max-degree"]

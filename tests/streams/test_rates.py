@@ -26,7 +26,7 @@ def streams(data, beta, rule):
 
 def rate(problems, name, **fields):
     """Mean blocking rate of a policy."""
-    return Summary.of(name, simulate_many(problems, DegreePolicy(name, **fields), workers=1)).blocking_rate
+    return Summary.of(name, simulate_many(problems, DegreePolicy(name, **fields), threads=1)).blocking_rate
 
 
 @pytest.mark.parametrize("k", range(4))

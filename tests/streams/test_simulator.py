@@ -181,7 +181,7 @@ def test_threads_do_not_change_the_answer():
     """One, two and five threads run the same episodes."""
     problem = stream(60)
     streams = [problem.resample(i) for i in range(9)]
-    runs = [simulate_many(streams, DegreePolicy("random-degree"), seed=3, workers=w) for w in (1, 2, 5)]
+    runs = [simulate_many(streams, DegreePolicy("random-degree"), seed=3, threads=w) for w in (1, 2, 5)]
     for one, two, five in zip(*runs, strict=True):
         assert one.degree.tolist() == two.degree.tolist() == five.degree.tolist()
 

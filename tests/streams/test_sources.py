@@ -238,7 +238,7 @@ def test_wrong_files(profiles, tmp_path):
         ({"model": [0, 9]}, "model indices must be 0..2"),
         ({"arrival": [], "model": [], "deadline": []}, "at least one job"),
         ({"horizon": 0}, "horizon must be positive"),
-        ({"objective": "makespan"}, "objective must be blocking"),
+        ({"objective": "makespan"}, "objective: expected blocking"),
     ],
 )
 def test_wrong_problems(fields, words):

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.run import run
 
 if TYPE_CHECKING:
+    from placeopt.model.result import Result
     from placeopt.solving.solver import OnProgress
     from placeopt.streams.problem import JobStreamProblem
-    from placeopt.streams.simulator import DegreePolicy
+    from placeopt.streams.simulator import DegreePolicy, Episode
 
 DEFAULT_POLICIES = ("max-degree", "min-degree", "random-degree", "constant-degree", "feasible-first")
 
@@ -61,24 +63,27 @@ def check_policy(text: str, problem: JobStreamProblem) -> tuple[str, dict[str, A
     return name, options
 
 
-def tuned_policy(
+def tuned_result(
     text: str,
     problem: JobStreamProblem,
     *,
     seed: int = 0,
     seconds: float | None = None,
     on_progress: OnProgress | None = None,
-) -> tuple[DegreePolicy, str]:
-    """Return (policy, message of its solver), tuned on streams other than those it will be judged on.
+) -> Result[Episode]:
+    """Return the Result of a policy's solver: tuned on streams other than `problem`, run on it.
 
     Parameters
     ----------
     seconds : limit of the tuning; None is none.
     """
     name, options = check_policy(text, problem)
-    result = make_solver(name, "jobs", **options).solve(
-        problem, Budget(seconds=seconds), seed=seed, on_progress=on_progress
-    )
-    if result.solution is None:
-        raise InputError(f"policy '{text}' found nothing: {result.message or result.status}")
+    budget = Budget(seconds=seconds)
+    return run(problem, make_solver(name, "jobs", **options), budget, seed=seed, on_progress=on_progress)
+
+
+def tuned_policy(text: str, problem: JobStreamProblem, *, seed: int = 0) -> tuple[DegreePolicy, str]:
+    """Return (policy, message of its solver), tuned without a limit."""
+    result = tuned_result(text, problem, seed=seed)
+    assert result.solution is not None  # every job may be refused: there always is one
     return result.solution.policy, result.message
