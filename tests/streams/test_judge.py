@@ -73,7 +73,8 @@ def test_servers_that_no_placement_gives(rule):
 
 def test_two_jobs_on_one_server():
     """Two jobs that run at the same time cannot share a server."""
-    episode = crowded()
+    problem = stream(60, beta=1, load=1.2)
+    episode = simulate(problem, DegreePolicy("constant-degree", degree=2), record_servers=True)
     arrival, end = episode.problem.arrival, episode.problem.arrival + episode.jct
     pairs = [
         (a, b) for a in range(60) for b in range(a + 1, 60)

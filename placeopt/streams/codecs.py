@@ -1,4 +1,4 @@
-"""JSON of job streams and episodes; see `placeopt.io.serialize`.
+"""JSON of job streams and episodes; see `placeopt.io.codec`.
 
 A stream carries its job types, so that a file needs no profiles beside it.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.io.serialize import Codec, register
+from placeopt.io.codec import Codec, register
 from placeopt.model.errors import InputError
 from placeopt.streams.episode_loop import CAUSES
 from placeopt.streams.lookahead import LookaheadConfig
@@ -23,7 +23,7 @@ from placeopt.streams.topology import RampTopology
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.io.serialize import Body
+    from placeopt.io.body import Body
 
 _PROFILE_TIMES = ("forward", "backward", "memory")
 _STREAM_ARRAYS = ("arrival", "model", "deadline")
