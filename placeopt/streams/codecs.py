@@ -95,9 +95,9 @@ def _decode_stream(body: Body) -> JobStreamProblem:
         body.number("tick_seconds", 1e-9),
     )
     spec = _made(StreamSpec, body.body("drawn_from")) if body.has("drawn_from") else None
-    arrays = {key: body.integers(key) for key in _STREAM_ARRAYS}
+    arrays: dict[str, Any] = {key: body.integers(key) for key in _STREAM_ARRAYS}
     return JobStreamProblem(
-        body.text("name"), jobs, **arrays, horizon=body.integer("horizon"), spec=spec, seed=body.integer("seed", 0)
+        name=body.text("name"), jobs=jobs, horizon=body.integer("horizon"), spec=spec, seed=body.integer("seed", 0), **arrays
     )
 
 
