@@ -88,3 +88,17 @@ def test_site_builds(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "site" / "index.html").exists()
+
+
+def test_the_list_of_algorithms_is_that_of_the_registry():
+    """docs/algorithms.md is what docs/algorithms.py writes."""
+    made = runpy.run_path(str(ROOT / "docs" / "algorithms.py"))["page"]()
+    assert (ROOT / "docs" / "algorithms.md").read_text() == made, "run python docs/algorithms.py"
+
+
+def test_every_page_is_in_the_navigation():
+    """mkdocs.yml lists every page and the tour."""
+    text = (ROOT / "mkdocs.yml").read_text()
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*")
+             if path.suffix in (".md", ".ipynb")]  # fmt: skip
+    assert [page for page in pages if f": {page}" not in text] == []
