@@ -4,42 +4,26 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
+TARNAWSKI = "Tarnawski et al.: Efficient algorithms for device placement of DNN graph operators, NeurIPS 2020"
+
+
+def _spec(name: str, target: str, objectives: tuple[str, ...], summary: str, paper: str, use: str, *,
+          search: bool = True) -> SolverSpec:  # fmt: skip
+    return SolverSpec(name, f"placeopt.solvers.{target}", "placement", objectives, summary, search, paper, use)
+
+
 SPECS: tuple[SolverSpec, ...] = (
-    SolverSpec(
-        "ideal-dp",
-        "placeopt.solvers.exact.ideal_dp:IdealDp",
-        "placement",
-        ("period",),
-        "best pipeline of ideals by dynamic programming, proved",
-        search=False,
-    ),
-    SolverSpec(
-        "linear-dp",
-        "placeopt.solvers.exact.linear_dp:LinearDp",
-        "placement",
-        ("period",),
-        "best pipeline along topological orders by dynamic programming",
-        search=False,
-    ),
-    SolverSpec(
-        "milp",
-        "placeopt.solvers.exact.milp:Milp",
-        "placement",
-        ("period",),
-        "mixed-integer linear program solved by HiGHS, with a proven bound",
-    ),
-    SolverSpec(
-        "cp-sat",
-        "placeopt.solvers.exact.cp_sat:CpSat",
-        "placement",
-        ("makespan", "period", "latency"),
-        "constraint programming: anytime, with a proven bound",
-    ),
-    SolverSpec(
-        "lns",
-        "placeopt.solvers.search.lns:Lns",
-        "placement",
-        ("makespan",),
-        "re-optimise windows of the best placement with CP-SAT, for large problems",
-    ),
+    _spec("ideal-dp", "exact.ideal_dp:IdealDp", ("period",), "best pipeline of ideals by dynamic programming, proved",
+          TARNAWSKI, "pipelines of contiguous stages: the proven optimum", search=False),
+    _spec("linear-dp", "exact.linear_dp:LinearDp", ("period",),
+          "best pipeline along topological orders by dynamic programming", TARNAWSKI, "graphs with too many ideals",
+          search=False),
+    _spec("milp", "exact.milp:Milp", ("period",), "mixed-integer linear program solved by HiGHS, with a proven bound",
+          TARNAWSKI, "a second opinion beside cp-sat"),
+    _spec("cp-sat", "exact.cp_sat:CpSat", ("makespan", "period", "latency"),
+          "constraint programming: anytime, with a proven bound", "", "up to some hundred ops: proofs and good placements"),
+    _spec("lns", "search.lns:Lns", ("makespan",),
+          "re-optimise windows of the best placement with CP-SAT, for large problems",
+          "Shaw: Using constraint programming and local search methods to solve vehicle routing problems, CP 1998 (the idea)",
+          "improves a good placement of a large graph"),
 )

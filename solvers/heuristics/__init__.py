@@ -5,24 +5,44 @@ from __future__ import annotations
 from placeopt.solving.registry import SolverSpec
 
 
-def _spec(name: str, target: str, summary: str, *, search: bool = False) -> SolverSpec:
-    return SolverSpec(name, f"placeopt.solvers.{target}", "placement", ("makespan",), summary, search)
+TOPCUOGLU = "Topcuoglu, Hariri, Wu: Performance-effective and low-complexity task scheduling, IEEE TPDS 2002"
+BAECHI = "Jeon et al.: Baechi, fast device placement of machine learning graphs, SoCC 2020"
+DOPPLER = "Doppler: dual-policy learning for device assignment in asynchronous dataflow graphs, 2025 (a baseline there)"
+
+
+def _spec(name: str, target: str, summary: str, paper: str, use: str, *, search: bool = False) -> SolverSpec:
+    return SolverSpec(name, f"placeopt.solvers.heuristics.{target}", "placement", ("makespan",), summary, search, paper, use)
 
 
 SPECS: tuple[SolverSpec, ...] = (
-    _spec("single-device", "heuristics.baselines:SingleDevice", "everything on the best single device"),
-    _spec("random", "heuristics.baselines:RandomPlacement", "best of many uniform random placements", search=True),
-    _spec("round-robin", "heuristics.baselines:RoundRobin", "contiguous chunks of a topological order"),
-    _spec("heft", "heuristics.list_scheduling:Heft", "earliest finish by upward rank, with insertion (2002)"),
-    _spec("cpop", "heuristics.list_scheduling:Cpop", "critical path on one device, the rest by earliest finish (2002)"),
-    _spec("peft", "heuristics.list_scheduling:Peft", "earliest finish plus an optimistic cost table (2014)"),
-    _spec("etf", "heuristics.list_scheduling:Etf", "the op and device that can start earliest (1989)"),
-    _spec("critical-path", "heuristics.critical_path:CriticalPath",
-          "highest b-level on the device of its earliest start, best of 50 tie-breakings"),
-    _spec("enumerative", "heuristics.enumerative:Enumerative", "spread the shards of each meta-op with least traffic"),
-    _spec("m-topo", "heuristics.baechi:MTopo", "topological order, equal shares of memory (Baechi 2020)"),
-    _spec("m-etf", "heuristics.baechi:MEtf", "earliest task first among devices with space (Baechi 2020)"),
-    _spec("m-sct", "heuristics.baechi:MSct", "earliest task first with favourite children from an LP (Baechi 2020)"),
-    _spec("edge-zeroing", "heuristics.clustering:EdgeZeroing", "merge along expensive edges under a load cap (Sarkar 1989)"),
-    _spec("dsc", "heuristics.clustering:Dsc", "dominant sequence clustering, clusters mapped to devices (1994)"),
+    _spec("single-device", "baselines:SingleDevice", "everything on the best single device", "",
+          "the baseline that every placement has to beat"),
+    _spec("random", "baselines:RandomPlacement", "best of many uniform random placements", "",
+          "how hard is the problem at all?", search=True),
+    _spec("round-robin", "baselines:RoundRobin", "contiguous chunks of a topological order", "",
+          "what people do by hand"),
+    _spec("heft", "list_scheduling:Heft", "earliest finish by upward rank, with insertion", TOPCUOGLU,
+          "unlike devices, cheap communication; the classic baseline"),
+    _spec("cpop", "list_scheduling:Cpop", "critical path on one device, the rest by earliest finish", TOPCUOGLU,
+          "one long path beside little else"),
+    _spec("peft", "list_scheduling:Peft", "earliest finish plus an optimistic cost table",
+          "Arabnejad, Barbosa: List scheduling by an optimistic cost table, IEEE TPDS 2014", "unlike devices"),
+    _spec("etf", "list_scheduling:Etf", "the op and device that can start earliest",
+          "Hwang, Chow, Anger, Lee: Scheduling precedence graphs with interprocessor communication, SIAM J. Computing 1989",
+          "like devices with communication"),
+    _spec("critical-path", "critical_path:CriticalPath",
+          "highest b-level on the device of its earliest start, best of 50 tie-breakings", DOPPLER,
+          "sharded graphs, which are full of ties"),
+    _spec("enumerative", "enumerative:Enumerative", "spread the shards of each meta-op with least traffic", DOPPLER,
+          "sharded graphs with labels of their ops"),
+    _spec("m-topo", "baechi:MTopo", "topological order, equal shares of memory", BAECHI, "memory is all that matters"),
+    _spec("m-etf", "baechi:MEtf", "earliest task first among devices with space", BAECHI, "memory is tight"),
+    _spec("m-sct", "baechi:MSct", "earliest task first with favourite children from a linear program", BAECHI,
+          "memory is tight and communication small beside computation"),
+    _spec("edge-zeroing", "clustering:EdgeZeroing", "merge along expensive edges under a load cap",
+          "Sarkar: Partitioning and scheduling parallel programs for multiprocessors, MIT Press 1989",
+          "expensive communication: the first choice on sharded models"),
+    _spec("dsc", "clustering:Dsc", "dominant sequence clustering, clusters mapped to devices",
+          "Yang, Gerasoulis: DSC, scheduling parallel tasks on an unbounded number of processors, IEEE TPDS 1994",
+          "expensive communication, many devices"),
 )  # fmt: skip
