@@ -23,9 +23,10 @@ from placeopt.experiments.studies import data_folder, fastest, markdown_table, r
 from placeopt.makespan.evaluate import best_queue
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
-from placeopt.solvers.policy import rollout
-from placeopt.solvers.policy.dual_model import DualPolicyModel, Stage, roll, weights_of
-from placeopt.solvers.policy.dual_policy import DualPolicy, Learner
+from placeopt.solvers.policy import select_and_place
+from placeopt.solvers.policy.dual_policy import DualLearner, DualPolicy, teaching_order
+from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
+from placeopt.solvers.policy.episodes import OrderedProblem, roll, weights_of
 from placeopt.solvers.policy.transfer import apply_policy, train_policy
 from placeopt.solving.registry import make_solver
 from placeopt.solving.tracker import Tracker
@@ -170,20 +171,16 @@ def train(problem: po.PlacementProblem, options: Row, episodes: int, seed: int) 
     """Train from a critical-path teacher; return (episodes, best value of an episode) at every improvement."""
     learning = {key: value for key, value in options.items() if key not in ("learning_rate", "residual_rate")}
     config = DualPolicy(teacher="critical-path", **learning)
-    stage = Stage.of(problem)
     tracker: Tracker[po.Placement] = Tracker("dual-policy", problem, po.Budget(evaluations=episodes), seed=seed)
-    learner = Learner(stage, config.first_model(), config, np.random.default_rng(seed))
-    learner.credit(tracker, greedy := learner.greedy(), config._values(problem, greedy))
-    tracker.count(1)
-    if config.imitation:
-        teacher = solve(problem, "critical-path", 50, seed).solution
-        learner.imitate(teacher, config.imitation)
+    learner = DualLearner(OrderedProblem.of(problem), config.first_model(), config, np.random.default_rng(seed))
+    learner.remember(greedy := learner.greedy(), config.value(greedy, problem, tracker))
+    teacher = solve(problem, "critical-path", 50, seed).solution
+    for _ in range(config.imitation):
+        learner.imitate(*teaching_order(problem, teacher))
     if "learning_rate" in options:  # from here on nothing is learned
-        for adam in learner.adam.values():
+        for adam in learner.parameters.steps.values():
             adam.learning_rate = 0.0
-    while not tracker.stop():
-        batch = min(config.batch, tracker.evaluations_left)
-        learner.step(tracker, batch, tracker.evaluations / episodes, config._values)
+    config.improve(learner, problem, tracker)
     return [(point.evaluations, point.incumbent) for point in tracker.trace if point.incumbent is not None]
 
 
@@ -302,26 +299,26 @@ def throughput_table() -> list[Row]:
     problems = [problem, po.load("gen:llama-block", cluster="4xP100")]
     rows = []
     for problem in problems:
-        stage, n = Stage.of(problem), problem.num_ops
+        ordered, n = OrderedProblem.of(problem), problem.num_ops
         model = DualPolicyModel.heuristic("critical-path")
         residual = {"sel_residual": np.zeros(n), "plc_residual": np.zeros((n, k))}
         cases: tuple[tuple[str, Row, int], ...] = (
-            ("both sampled, gradients", {}, rollout.SAMPLE),
-            ("both sampled, gradients and residual", residual, rollout.SAMPLE),
-            ("SEL greedy", {"sel_random": False}, rollout.SAMPLE),
-            ("PLC greedy", {"plc_random": False}, rollout.SAMPLE),
-            ("both greedy: features and argmax only", {}, rollout.GREEDY),
-            ("both sampled, SEL scaled over candidates", {"scaled": True}, rollout.SAMPLE),
+            ("both sampled, gradients", {}, select_and_place.SAMPLE),
+            ("both sampled, gradients and residual", residual, select_and_place.SAMPLE),
+            ("SEL greedy", {"sel_random": False}, select_and_place.SAMPLE),
+            ("PLC greedy", {"plc_random": False}, select_and_place.SAMPLE),
+            ("both greedy: features and argmax only", {}, select_and_place.GREEDY),
+            ("both sampled, SEL scaled over candidates", {"scaled": True}, select_and_place.SAMPLE),
         )
         for label, options, mode in cases:
             scaling = "candidates" if options.pop("scaled", False) else "graph"
             weights = weights_of(replace(model, sel_scaling=scaling), k, **options)
             seeds = np.arange(count, dtype=np.uint64)
-            spent = fastest(partial(roll, stage, weights, seeds, mode))
+            spent = fastest(partial(roll, ordered, weights, seeds, mode))
             rows.append({"graph": problem.name, "ops": n, "edges": problem.num_edges, "case": label,
                          "episodes_per_second": round(count / spent)})  # fmt: skip
             print(rows[-1], flush=True)
-        sampled = roll(stage, weights_of(model, k), np.arange(count, dtype=np.uint64))
+        sampled = roll(ordered, weights_of(model, k), np.arange(count, dtype=np.uint64))
         spent = fastest(partial(po.evaluate_batch, problem, sampled.devices, sampled.ranks))
         rows.append({"graph": problem.name, "ops": n, "edges": problem.num_edges, "case": "evaluating them",
                      "episodes_per_second": round(count / spent)})  # fmt: skip

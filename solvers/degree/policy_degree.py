@@ -32,13 +32,12 @@ from placeopt.solvers.degree.tuning import (
     spent,
     training_streams,
 )
-from placeopt.solvers.policy.engine import (
+from placeopt.solvers.policy.advantages import discounted_returns, peer_advantages
+from placeopt.solvers.policy.policy_gradient import (
     Decisions,
     PolicyGradient,
     PolicyGradientConfig,
     TrainingPoint,
-    discounted_returns,
-    peer_advantages,
 )
 from placeopt.solving.options import option
 from placeopt.streams.episode_loop import COMPLETED, ORDER_PLACE, num_features

@@ -1,8 +1,14 @@
 """`graph-parsing`: learn which edges to keep; what stays connected is placed together (HSDAG).
 
-After "A structure-aware framework for learning device placements on computation graphs" (HSDAG, NeurIPS 2024): every
-edge gets a score from structure-aware features of its ends, each op keeps its best edge, connected components
-become groups (as many as there are), a softmax places the groups, and one policy gradient trains both.
+Every edge gets a score from structure-aware features of its ends, each op keeps one of its edges, connected components
+become groups (as many as there are), a softmax places the groups, and one policy gradient trains both. Scores are linear
+in the features, where HSDAG learns graph networks.
+
+References
+----------
+- S. Duan et al. A structure-aware framework for learning device placements on computation graphs (HSDAG). NeurIPS 2024.
+- D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution strategies. JMLR 15, 2014.
+  (The advantages: utilities of ranks.)
 """
 
 from __future__ import annotations
@@ -12,156 +18,110 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.makespan.evaluate import finish, parallel_slices
-from placeopt.model.errors import InputError
-from placeopt.solvers.policy import group_kernels
-from placeopt.solvers.policy.engine import Adam, rank_utilities
-from placeopt.solvers.policy.group_kernels import PLACE_FEATURES
-from placeopt.solvers.policy.group_problem import Judge, group_arrays
-from placeopt.solvers.policy.grouper_placer import spent
-from placeopt.solvers.policy.structure import STRUCTURE, structure_features
-from placeopt.solving.registry import require_objective
-from placeopt.solving.tracker import Tracker
+from placeopt.model.threads import parallel_slices
+from placeopt.solvers.policy.adam import Parameters
+from placeopt.solvers.policy.advantages import rank_utilities
+from placeopt.solvers.policy.group_and_place import ParsedSamples, Parser, Place, Placer, new_sampling, parse_and_place
+from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
+from placeopt.solvers.policy.learned_placer import LearnedPlacer, draw_seeds
+from placeopt.solvers.policy.structure_features import STRUCTURE, structure_features
+from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.budget import Budget
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
 
 ABLATIONS = ("none", "spectral", "position", "fractal_dimension", "centrality", "structure", "parsing", "placing")
+EDGE_FEATURES = ("cost", *(f"mean_{name}" for name in STRUCTURE), *(f"difference_{name}" for name in STRUCTURE))
+STEPS_PER_OP = 40
+"""Steps of a sample for each op, to decide whether a batch is worth several threads."""
 
 
 @dataclass(frozen=True)
-class GraphParsing:
-    """Keep each op's best edge by learned scores, place the connected components (HSDAG).
-
-    Parameters
-    ----------
-    batch : samples per step.
-    teacher : heuristic whose placement is the first incumbent; "" for none.
-    learning_rate : Adam's step; `temperature`, `final_temperature` : of both softmaxes.
-    residual : learn a score per edge besides the feature weights.
-    without : leave a part out (ablation): a kind of feature, all "structure", or learning of "parsing" or "placing".
-    """
-
-    batch: int = 64
-    teacher: str = "edge-zeroing"
-    learning_rate: float = 0.1
-    temperature: float = 1.0
-    final_temperature: float = 0.3
-    residual: bool = True
-    without: str = "none"
+class GraphParsing(LearnedPlacer):
+    """Keep each op's best edge by learned scores, place the connected components (HSDAG)."""
 
     name: ClassVar[str] = "graph-parsing"
 
-    def __post_init__(self) -> None:
-        if self.without not in ABLATIONS:
-            raise InputError(f"graph-parsing: without must be one of {', '.join(ABLATIONS)}, received '{self.without}'")
-        if self.batch < 2:
-            raise InputError(f"graph-parsing: batch must be at least 2, received {self.batch}")
-        for key in ("learning_rate", "temperature", "final_temperature"):
-            if not getattr(self, key) > 0:
-                raise InputError(f"graph-parsing: {key} must be > 0, received {getattr(self, key)}")
+    final_temperature: float = option(0.3, above=0, meaning="temperature of the softmaxes at the end of the budget")
+    residual: bool = option(True, meaning="learn a score per edge besides the weights of features")
+    without: str = option(
+        "none", choices=ABLATIONS, meaning="leave a part out: a kind of feature, all structure, or what learns"
+    )
 
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
-        """Learn on `problem` within the budget and return the best placement met."""
-        require_objective(self.name, problem, ("makespan",))
-        tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
-        with tracker:
-            rng = np.random.default_rng(seed)
-            judge = Judge.of(problem)
-            judge.offer_seed(tracker, self.teacher, initial, seed)
-            policy = _Parser(problem, self)
-            while not tracker.stop():
-                count = int(min(self.batch, tracker.evaluations_left))
-                temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
-                seeds = rng.integers(0, 2**63, count, dtype=np.int64).astype(np.uint64)
-                sample = policy.sample(seeds, temperature)
-                policy.learn(sample, rank_utilities(judge.values(tracker, sample.devices)))
-        return finish(tracker)
+    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> ParsingPolicy:
+        """Ask the teacher for an incumbent; the policy starts by keeping the most expensive edges."""
+        self.ask_teacher(tracker)
+        return ParsingPolicy(problem, self, tracker.rng())
 
 
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    devices: NDArray[np.int32]  # (batch, n)
-    groups: NDArray[np.int64]  # (batch,) number of groups
-    edge: NDArray[np.float64]  # (batch, edge features) score functions
-    residual: NDArray[np.float64]  # (batch, edges) or (0, edges)
-    place: NDArray[np.float64]  # (batch, place features)
+class ParsingPolicy:
+    """Weights of the edge scores and of the placer on one problem.
 
+    Attributes
+    ----------
+    parameters : "edge" (weights of EDGE_FEATURES), "residual" (a score per edge), "place" (weights of `Place`).
+    """
 
-class _Parser:
-    """Weights of the edge scores and of the placer on one problem."""
-
-    def __init__(self, problem: PlacementProblem, config: GraphParsing) -> None:
-        self.config = config
-        self.arrays = group_arrays(problem)
-        self.features = edge_features(problem, self.arrays.source, self.arrays.target, self.arrays.cost, config.without)
-        self.edge = np.zeros(self.features.shape[1])
-        self.edge[0] = 4.0  # start by keeping the most expensive edge
-        self.residual = np.zeros(len(self.features))
-        self.place = np.zeros(len(PLACE_FEATURES))
-        self.place[PLACE_FEATURES.index("load")] = -4.0
-        self.place[PLACE_FEATURES.index("affinity")] = 8.0
+    def __init__(self, problem: PlacementProblem, config: GraphParsing, rng: np.random.Generator) -> None:
+        self.config, self.rng = config, rng
+        self.graph = grouping_graph(problem)
+        self.ranks = b_level_ranks(problem)
+        self.features = edge_features(problem, self.graph, config.without)
+        edge, place = np.zeros(len(EDGE_FEATURES)), np.zeros(len(Place))
+        edge[EDGE_FEATURES.index("cost")] = 4.0  # start by keeping the most expensive edge
+        place[Place.LOAD], place[Place.AFFINITY] = -4.0, 8.0
         rate = config.learning_rate
-        self.adam = {
-            "edge": Adam(self.edge.size, rate), "residual": Adam(self.residual.size, 2 * rate),
-            "place": Adam(self.place.size, rate),
-        }  # fmt: skip
+        self.parameters = Parameters(
+            {"edge": edge, "residual": np.zeros(len(self.features)), "place": place},
+            {"edge": rate, "residual": 2 * rate, "place": rate},
+        )
 
-    def sample(self, seeds: NDArray[np.uint64], temperature: float) -> _Sample:
-        """Draw one placement per seed."""
-        count, (n, _) = len(seeds), self.arrays.compute.shape
-        rows = count if self.config.residual else 0
-        sample = _Sample(
-            np.zeros((count, n), np.int32), np.zeros(count, np.int64), np.zeros((count, len(self.edge))),
-            np.zeros((rows, len(self.residual))), np.zeros((count, len(self.place))),
-        )  # fmt: skip
-        score = self.features @ self.edge + self.residual
+    def sample(self, count: int, temperature: float) -> ParsedSamples:
+        """Draw placements."""
+        n, k = self.graph.compute.shape
+        now = self.parameters
+        samples = ParsedSamples(
+            devices=np.zeros((count, n), np.int32),
+            ranks=np.tile(self.ranks, (count, 1)),
+            groups=np.zeros(count, np.int64),
+            edge=np.zeros((count, len(EDGE_FEATURES))),
+            residual=np.zeros((count, len(self.features) if self.config.residual else 0)),
+            place=np.zeros((count, len(Place))),
+        )
+        parser = Parser(self.features, self.features @ now["edge"] + now["residual"])
+        placer = Placer(now["place"], np.zeros((0, k)))
+        seeds = draw_seeds(self.rng, count)
 
         def run(part: slice) -> None:
-            inner = part if rows else slice(0, 0)
-            group_kernels.parse_and_place(
-                self.arrays, self.features, score, self.place, temperature, seeds[part], False, sample.devices[part],
-                sample.groups[part], sample.edge[part], sample.residual[inner], sample.place[part],
-            )  # fmt: skip
+            rows = ParsedSamples._make(array[part] for array in samples)
+            parse_and_place(self.graph, parser, placer, new_sampling(temperature), seeds[part], rows)
 
-        parallel_slices(run, count, count * n * 40)
-        return sample
+        parallel_slices(run, count, count * n * STEPS_PER_OP)
+        return samples
 
-    def learn(self, sample: _Sample, advantage: NDArray[np.float64]) -> None:
+    def learn(self, samples: ParsedSamples, values: NDArray[np.int64], temperature: float) -> None:
         """Take one step along sum of advantage times score function."""
+        advantage = rank_utilities(values)
         gradient = {}
         if self.config.without != "parsing":
-            gradient["edge"] = advantage @ sample.edge
+            gradient["edge"] = advantage @ samples.edge
             if self.config.residual:
-                gradient["residual"] = advantage @ sample.residual
+                gradient["residual"] = advantage @ samples.residual
         if self.config.without != "placing":
-            gradient["place"] = advantage @ sample.place
-        for key, value in gradient.items():
-            parameter: NDArray[np.float64] = getattr(self, key)
-            parameter += self.adam[key].step(value)
+            gradient["place"] = advantage @ samples.place
+        self.parameters.ascend(gradient)
 
 
-def edge_features(
-    problem: PlacementProblem, source: NDArray[np.int64], target: NDArray[np.int64], cost: NDArray[np.float64], without: str
-) -> NDArray[np.float64]:
-    """Return features of every edge: its cost, then the ends' structure (sum and difference); (edges, features)."""
+def edge_features(problem: PlacementProblem, graph: GroupingGraph, without: str) -> NDArray[np.float64]:
+    """Return the EDGE_FEATURES of every edge: its cost, then mean and difference of its ends; (edges, features)."""
     structure = structure_features(problem)
     left_out = [i for i, name in enumerate(STRUCTURE) if without == "structure" or name.startswith(without)]
     structure[:, left_out] = 0.0
+    cost = graph.cost
     own = cost / max(1e-300, float(cost.max())) if len(cost) else cost
-    ends = structure[source] + structure[target], np.abs(structure[source] - structure[target])
-    return np.column_stack([own, ends[0] / 2, ends[1]])
+    source, target = structure[graph.source], structure[graph.target]
+    return np.column_stack([own, (source + target) / 2, np.abs(source - target)])

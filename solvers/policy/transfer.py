@@ -4,8 +4,13 @@ The policy has feature weights only (no residual), and its features are scaled, 
 on graphs of any size and on any number of devices. Every step rolls out episodes on each graph and adds up the
 graphs' policy gradients of the mean logarithm of the makespan, which has no unit.
 
-The question is that of Placeto (Addanki et al. 2019) and GiPH (Hu et al. 2023): does what was learned on some graphs
-help on graphs that were not seen?
+The question is that of Placeto and GiPH: does what was learned on some graphs help on graphs that were not seen?
+
+References
+----------
+- R. Addanki et al. Placeto: learning generalizable device placement algorithms for distributed machine learning.
+  NeurIPS 2019.
+- Y. Hu et al. GiPH: generalizable placement learning for adaptive heterogeneous computing. MLSys 2023.
 """
 
 from __future__ import annotations
@@ -14,11 +19,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.evaluate import INFEASIBLE, evaluate_batch
+from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.errors import InputError
-from placeopt.solvers.policy import rollout
-from placeopt.solvers.policy.dual_model import DualPolicyModel, Stage, roll, weights_of
-from placeopt.solvers.policy.engine import Adam
+from placeopt.solvers.policy import select_and_place
+from placeopt.solvers.policy.adam import Adam
+from placeopt.solvers.policy.advantages import relative_advantage
+from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
+from placeopt.solvers.policy.episodes import OrderedProblem, roll, weights_of
+from placeopt.solvers.policy.learned_placer import draw_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,21 +71,21 @@ def train_policy(
         raise InputError("train_policy: expected at least one problem")
     first = model or DualPolicyModel.heuristic("critical-path")
     rng = np.random.default_rng(seed)
-    stages = [Stage.of(problem) for problem in problems]
+    prepared = [OrderedProblem.of(problem) for problem in problems]
     sel, plc = np.array(first.sel), np.array(first.plc)
     adam = Adam(len(sel) + len(plc), learning_rate)
     for step in range(steps):
         # The last steps settle.
         adam.learning_rate = learning_rate * (1 - 0.9 * step / steps)
         total = np.zeros(len(sel) + len(plc))
-        for stage in stages:
+        for ordered in prepared:
             weights = weights_of(
-                DualPolicyModel(sel, plc, sel_scaling=first.sel_scaling), stage.problem.num_devices,
+                DualPolicyModel(sel, plc, sel_scaling=first.sel_scaling), ordered.problem.num_devices,
                 temperature=temperature,
             )
-            seeds = rng.integers(0, 2**63, batch, dtype=np.int64).astype(np.uint64)
-            episodes = roll(stage, weights, seeds)
-            values = evaluate_batch(stage.problem, episodes.devices, episodes.ranks, "priority")
+            seeds = draw_seeds(rng, batch)
+            episodes = roll(ordered, weights, seeds)
+            values = evaluate_batch(ordered.problem, episodes.devices, episodes.ranks, "priority")
             total += relative_advantage(values) @ np.hstack([episodes.sel, episodes.plc]) / batch
         change = adam.step(total)
         sel, plc = sel + change[: len(sel)], plc + change[len(sel) :]
@@ -85,26 +93,14 @@ def train_policy(
     return first.trained(sel, plc, f"{names}: {steps} steps of {batch} episodes each, seed {seed}")
 
 
-def relative_advantage(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how much better each episode is than the mean, as a share of it; failures count as the worst.
-
-    A graph on which decisions hardly matter then hardly pulls; ranks would make it pull as much as any other.
-    """
-    good = values != INFEASIBLE
-    if not good.any():
-        return np.zeros(len(values))
-    logs = np.log(np.maximum(1, np.where(good, values, values[good].max())).astype(np.float64))
-    return np.asarray(logs.mean() - logs)
-
-
 def apply_policy(problem: PlacementProblem, model: DualPolicyModel, *, samples: int = 0, seed: int = 0) -> Episode:
     """Act greedily on a problem, and draw `samples` episodes besides; return the best."""
-    stage = Stage.of(problem)
+    ordered = OrderedProblem.of(problem)
     weights = weights_of(model, problem.num_devices, temperature=model.temperature)
-    runs = [roll(stage, weights, np.zeros(1, np.uint64), rollout.GREEDY)]
+    runs = [roll(ordered, weights, np.zeros(1, np.uint64), select_and_place.GREEDY)]
     if samples:
-        seeds = np.random.default_rng(seed).integers(0, 2**63, samples, dtype=np.int64).astype(np.uint64)
-        runs.append(roll(stage, weights, seeds))
+        seeds = draw_seeds(np.random.default_rng(seed), samples)
+        runs.append(roll(ordered, weights, seeds))
     devices, ranks = (np.concatenate([getattr(run, key) for run in runs]) for key in ("devices", "ranks"))
     values = np.minimum(
         evaluate_batch(problem, devices), evaluate_batch(problem, devices, ranks, "priority")

@@ -14,13 +14,16 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.policy import group_kernels, rollout
-from placeopt.solvers.policy.dual_model import DualPolicyModel, Stage, roll, weights_of
-from placeopt.solvers.policy.dual_policy import DualPolicy, teaching_order
-from placeopt.solvers.policy.engine import rank_utilities
+from placeopt.solvers.policy import select_and_place
+from placeopt.solvers.policy.advantages import rank_utilities, square_root_rewards
+from placeopt.solvers.policy.dual_policy import DualLearner, DualPolicy, teaching_order
+from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
+from placeopt.solvers.policy.episodes import OrderedProblem, roll, weights_of
 from placeopt.solvers.policy.graph_parsing import edge_features
-from placeopt.solvers.policy.group_problem import group_arrays, square_root_rewards
-from placeopt.solvers.policy.structure import STRUCTURE, structure_features
+from placeopt.solvers.policy.group_and_place import ParsedSamples, Parser, Placer, new_sampling, parse_and_place
+from placeopt.solvers.policy.grouping_graph import grouping_graph
+from placeopt.solvers.policy.select_and_place import Plc, Sel
+from placeopt.solvers.policy.structure_features import STRUCTURE, structure_features
 from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -38,11 +41,11 @@ def sparse_problem(seed, n=14, k=3):
 @pytest.mark.parametrize("scaling", ["graph", "candidates"])
 @pytest.mark.parametrize("seed", range(12))
 def test_the_untrained_policy_is_the_critical_path_heuristic(seed, scaling):
-    """Acting greedily, stage 0 gives exactly the placement of critical-path with ties by index."""
+    """Acting greedily, ordered 0 gives exactly the placement of critical-path with ties by index."""
     problem = random_problem(np.random.default_rng(seed), max_ops=20) if seed % 2 else sparse_problem(seed)
     expected = make_solver("critical-path", runs=1).solve(problem, Budget(evaluations=1), seed=0).solution
     weights = weights_of(DualPolicyModel.heuristic("critical-path", scaling), problem.num_devices)
-    got = roll(Stage.of(problem), weights, np.zeros(1, np.uint64), rollout.GREEDY)
+    got = roll(OrderedProblem.of(problem), weights, np.zeros(1, np.uint64), select_and_place.GREEDY)
     assert got.devices[0].tolist() == expected.device.tolist()
 
 
@@ -53,16 +56,16 @@ def test_the_untrained_policy_is_the_heuristic_on_published_graphs(data, scaling
         problem = load(data / "doppler" / f"{name}.txt", "uniform:4")
         expected = make_solver("critical-path", runs=1).solve(problem, Budget(evaluations=1), seed=0)
         weights = weights_of(DualPolicyModel.heuristic("critical-path", scaling), 4)
-        got = roll(Stage.of(problem), weights, np.zeros(1, np.uint64), rollout.GREEDY)
+        got = roll(OrderedProblem.of(problem), weights, np.zeros(1, np.uint64), select_and_place.GREEDY)
         assert got.devices[0].tolist() == expected.solution.device.tolist()
 
 
-def log_probability(stage, model, residuals, episode):
+def log_probability(ordered, model, residuals, episode):
     """Return log pi of a given episode under other weights."""
     weights = weights_of(
-        model, stage.problem.num_devices, sel_residual=residuals[0], plc_residual=residuals[1], temperature=0.8
+        model, ordered.problem.num_devices, sel_residual=residuals[0], plc_residual=residuals[1], temperature=0.8
     )
-    again = roll(stage, weights, np.zeros(1, np.uint64), rollout.REPLAY, episode.devices, episode.ranks)
+    again = roll(ordered, weights, np.zeros(1, np.uint64), select_and_place.REPLAY, episode.devices, episode.ranks)
     return again.log_probability[0]
 
 
@@ -71,16 +74,16 @@ def log_probability(stage, model, residuals, episode):
 def test_score_functions_agree_with_finite_differences(scaling):
     """D log pi / d (weights, residuals) equals central differences, for SEL and PLC."""
     problem = sparse_problem(3)
-    stage = Stage.of(problem)
+    ordered = OrderedProblem.of(problem)
     rng = np.random.default_rng(0)
     n, k = problem.num_ops, problem.num_devices
-    sel, plc = rng.normal(size=len(rollout.SEL_FEATURES)), rng.normal(size=len(rollout.PLC_FEATURES))
+    sel, plc = rng.normal(size=len(Sel)), rng.normal(size=len(Plc))
     residuals = [rng.normal(size=n), rng.normal(size=(n, k))]
     weights = weights_of(
         DualPolicyModel(sel, plc, sel_scaling=scaling), k, sel_residual=residuals[0], plc_residual=residuals[1],
         temperature=0.8,
     )  # fmt: skip
-    episode = roll(stage, weights, np.array([7], np.uint64))
+    episode = roll(ordered, weights, np.array([7], np.uint64))
     step = 1e-6
     for which, gradient in (("sel", episode.sel[0]), ("plc", episode.plc[0])):
         for f in range(len(gradient)):
@@ -88,7 +91,7 @@ def test_score_functions_agree_with_finite_differences(scaling):
             for sign in (1, -1):
                 moved = {"sel": sel.copy(), "plc": plc.copy()}
                 moved[which][f] += sign * step
-                values.append(log_probability(stage, DualPolicyModel(**moved, sel_scaling=scaling), residuals, episode))
+                values.append(log_probability(ordered, DualPolicyModel(**moved, sel_scaling=scaling), residuals, episode))
             assert (values[0] - values[1]) / (2 * step) == pytest.approx(gradient[f], abs=1e-5)
     for which, gradient in ((0, episode.sel_residual[0]), (1, episode.plc_residual[0])):
         for at in [tuple(rng.integers(0, s) for s in residuals[which].shape) for _ in range(10)]:
@@ -96,18 +99,18 @@ def test_score_functions_agree_with_finite_differences(scaling):
             for sign in (1, -1):
                 moved = [r.copy() for r in residuals]
                 moved[which][at] += sign * step
-                values.append(log_probability(stage, DualPolicyModel(sel, plc, sel_scaling=scaling), moved, episode))
+                values.append(log_probability(ordered, DualPolicyModel(sel, plc, sel_scaling=scaling), moved, episode))
             assert (values[0] - values[1]) / (2 * step) == pytest.approx(gradient[at], abs=1e-5)
 
 
 def test_scaling_over_candidates_is_what_it_says():
     """Two ready ops: whatever their b-levels, the higher one has feature 1 and the lower one 0."""
     problem = PlacementProblem.from_edges([[90, 90], [89, 89]], [])
-    sel = np.zeros(len(rollout.SEL_FEATURES))
-    sel[rollout.SEL_FEATURES.index("b_level")] = 1.0
+    sel = np.zeros(len(Sel))
+    sel[Sel.B_LEVEL] = 1.0
     for scaling, difference in (("candidates", 1.0), ("graph", 1 / 90)):
-        model = DualPolicyModel(sel, np.zeros(len(rollout.PLC_FEATURES)), sel_scaling=scaling)
-        runs = roll(Stage.of(problem), weights_of(model, 2), np.arange(20_000, dtype=np.uint64))
+        model = DualPolicyModel(sel, np.zeros(len(Plc)), sel_scaling=scaling)
+        runs = roll(OrderedProblem.of(problem), weights_of(model, 2), np.arange(20_000, dtype=np.uint64))
         share = (runs.ranks[:, 0] < runs.ranks[:, 1]).mean()
         assert share == pytest.approx(1 / (1 + np.exp(-difference)), abs=0.015)
 
@@ -115,9 +118,9 @@ def test_scaling_over_candidates_is_what_it_says():
 def test_sampling_follows_the_probabilities():
     """The mean of exp(-log pi) weighted counts: every episode's frequency matches its probability (tiny graph)."""
     problem = PlacementProblem.from_edges([[3, 5], [4, 2]], [(0, 1, 2)])
-    stage = Stage.of(problem)
+    ordered = OrderedProblem.of(problem)
     weights = weights_of(DualPolicyModel(np.zeros(7), np.linspace(-1, 1, 11)), 2)
-    runs = roll(stage, weights, np.arange(40_000, dtype=np.uint64))
+    runs = roll(ordered, weights, np.arange(40_000, dtype=np.uint64))
     keys = runs.devices[:, 0] * 2 + runs.devices[:, 1]
     for key in range(4):
         here = keys == key
@@ -129,19 +132,18 @@ def test_ranks_are_topological_and_respect_constraints():
     for seed in range(20):
         problem = random_problem(np.random.default_rng(seed), max_ops=16)
         weights = weights_of(DualPolicyModel.heuristic("scratch"), problem.num_devices)
-        runs = roll(Stage.of(problem), weights, np.arange(8, dtype=np.uint64))
+        runs = roll(OrderedProblem.of(problem), weights, np.arange(8, dtype=np.uint64))
         assert (evaluate_batch(problem, runs.devices, runs.ranks, "planned") < 2**62).all()
 
 
 def test_imitation_reproduces_the_teacher():
-    """After stage I the greedy policy repeats most of a random teacher's devices."""
+    """After ordered I the greedy policy repeats most of a random teacher's devices."""
     problem = sparse_problem(5, n=20)
     rng = np.random.default_rng(1)
-    from placeopt.solvers.policy.dual_policy import Learner
-
     teacher = Placement(rng.integers(0, 3, 20))
-    learner = Learner(Stage.of(problem), DualPolicyModel.heuristic("scratch"), DualPolicy(teacher="heft"), rng)
-    learner.imitate(teacher, 200)
+    learner = DualLearner(OrderedProblem.of(problem), DualPolicyModel.heuristic("scratch"), DualPolicy(teacher="heft"), rng)
+    for _ in range(200):
+        learner.imitate(*teaching_order(problem, teacher))
     assert (learner.greedy().devices[0] == teacher.device).mean() >= 0.9
 
 
@@ -201,50 +203,38 @@ def test_learning_beats_its_start(name):
 @pytest.mark.parametrize("learn", ["sel", "plc"])
 def test_ablations_keep_the_other_policy(learn):
     """With only one policy learning, the other one's weights stay as they were."""
-    from placeopt.solvers.policy.dual_policy import Learner
-    from placeopt.solving.tracker import Tracker
-
     problem = sparse_problem(4)
     config = DualPolicy(learn=learn)
-    learner = Learner(Stage.of(problem), DualPolicyModel.heuristic("critical-path"), config, np.random.default_rng(0))
-    tracker = Tracker("dual-policy", problem, Budget(evaluations=64))
-    learner.step(tracker, 64, 0.0, config._values)
-    same = {"sel": (learner.plc, learner.first.plc), "plc": (learner.sel, learner.first.sel)}[learn]
-    assert np.array_equal(*same)
+    learner = DualLearner(OrderedProblem.of(problem), DualPolicyModel.heuristic("critical-path"), config, np.random.default_rng(0))
+    episodes = learner.sample(64, 1.0)
+    learner.learn(episodes, config.values(problem, episodes), 1.0)
+    other = {"sel": "plc", "plc": "sel"}[learn]
+    assert np.array_equal(learner.parameters[other], getattr(learner.first, other))
+    assert not np.array_equal(learner.parameters[learn], getattr(learner.first, learn))
 
 
 def test_group_score_functions_agree_with_finite_differences():
     """The edge and placement weights' score functions equal differences of the (replayed) log-probability."""
     problem = sparse_problem(6)
-    arrays = group_arrays(problem)
-    features = edge_features(problem, arrays.source, arrays.target, arrays.cost, "none")
+    graph = grouping_graph(problem)
+    features = edge_features(problem, graph, "none")
     rng = np.random.default_rng(0)
     score = features @ rng.normal(size=features.shape[1])
     # One decision at a time: the expected score function over many samples is zero.
-    count = 20_000
+    count, n = 20_000, problem.num_ops
     seeds = rng.integers(0, 2**63, count).astype(np.uint64)
-    edge, residual = np.zeros((count, features.shape[1])), np.zeros((count, len(score)))
-    place, devices = np.zeros((count, 5)), np.zeros((count, problem.num_ops), np.int32)
-    group_kernels.parse_and_place(
-        arrays,
-        features,
-        score,
-        rng.normal(size=5),
-        1.0,
-        seeds,
-        False,
-        devices,
-        np.zeros(count, np.int64),
-        edge,
-        residual,
-        place,
-    )
-    for gradient in (edge, residual, place):
+    samples = ParsedSamples(
+        np.zeros((count, n), np.int32), np.zeros((count, n), np.int64), np.zeros(count, np.int64),
+        np.zeros((count, features.shape[1])), np.zeros((count, len(score))), np.zeros((count, 5)),
+    )  # fmt: skip
+    placer = Placer(rng.normal(size=5), np.zeros((0, problem.num_devices)))
+    parse_and_place(graph, Parser(features, score), placer, new_sampling(1.0), seeds, samples)
+    for gradient in (samples.edge, samples.residual, samples.place):
         error = gradient.std(axis=0) / np.sqrt(count)
         assert (np.abs(gradient.mean(axis=0)) <= 4.5 * error + 1e-12).all()
         assert gradient.std(axis=0).max() > 0
     # Ops that keep the edge between them share a device.
-    assert (devices >= 0).all()
+    assert (samples.devices >= 0).all()
 
 
 def test_structure_features_are_scaled_and_finite():

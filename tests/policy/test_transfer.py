@@ -10,9 +10,11 @@ from placeopt.makespan.evaluate import INFEASIBLE, best_queue, evaluate_batch
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
-from placeopt.solvers.policy.dual_model import DualPolicyModel, Stage, roll, weights_of
-from placeopt.solvers.policy.dual_policy import DualPolicy, Learner, residual_groups
-from placeopt.solvers.policy.transfer import apply_policy, relative_advantage, train_policy
+from placeopt.solvers.policy.advantages import relative_advantage
+from placeopt.solvers.policy.dual_policy import DualLearner, DualPolicy, residual_groups
+from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
+from placeopt.solvers.policy.episodes import OrderedProblem, roll, weights_of
+from placeopt.solvers.policy.transfer import apply_policy, train_policy
 from placeopt.solving.registry import make_solver
 
 
@@ -24,7 +26,7 @@ def graphs():
 
 def mean_log(problem, model):
     """Mean logarithm of the makespans of many episodes."""
-    episodes = roll(Stage.of(problem), weights_of(model, problem.num_devices, temperature=2.0), np.arange(400, dtype=np.uint64))
+    episodes = roll(OrderedProblem.of(problem), weights_of(model, problem.num_devices, temperature=2.0), np.arange(400, dtype=np.uint64))
     return np.log(evaluate_batch(problem, episodes.devices, episodes.ranks)).mean()
 
 
@@ -72,18 +74,18 @@ def test_training_needs_a_graph():
 def test_groups_share_their_scores(graphs):
     """The gradient of a group's score is the sum of its ops' gradients."""
     problem = graphs[1]
-    stage = Stage.of(problem)
-    shared = Learner(stage, DualPolicyModel.heuristic("scratch"), DualPolicy(groups=6), np.random.default_rng(0))
-    alone = Learner(stage, DualPolicyModel.heuristic("scratch"), DualPolicy(groups=0), np.random.default_rng(0))
-    label = residual_groups(stage, 6)
+    ordered = OrderedProblem.of(problem)
+    shared = DualLearner(ordered, DualPolicyModel.heuristic("scratch"), DualPolicy(groups=6), np.random.default_rng(0))
+    alone = DualLearner(ordered, DualPolicyModel.heuristic("scratch"), DualPolicy(groups=0), np.random.default_rng(0))
+    label = residual_groups(ordered, 6)
     assert len(set(label.tolist())) < problem.num_ops
     batch = roll(
-        stage,
+        ordered,
         weights_of(DualPolicyModel.heuristic("scratch"), 4, sel_residual=np.zeros(problem.num_ops),
                    plc_residual=np.zeros((problem.num_ops, 4))),
         np.arange(5, dtype=np.uint64),
     )  # fmt: skip
     advantage = np.array([1.0, -2.0, 0.5, 0.0, 3.0])
-    together, single = (x._gradient(batch, advantage)["plc_residual"] for x in (shared, alone))
+    together, single = (x.gradient(batch, advantage)["plc_residual"] for x in (shared, alone))
     for group in range(label.max() + 1):
         assert together[group] == pytest.approx(single[label == group].sum(axis=0))

@@ -117,7 +117,7 @@ def test_dual_policy_measures_devices_only_for_plain_callables(graph) -> None:
         seen.append(float(np.bincount(devices, minlength=2).max()))
         return seen[-1]
 
-    result = po.solve(problem, solver=DualPolicy(objective=measure), evaluations=30)
+    result = po.solve(problem, solver=DualPolicy(measure=measure), evaluations=30)
     assert len(seen) == 30 == result.evaluations
     assert result.objective * problem.tick_seconds == pytest.approx(min(seen))
     assert "measurement" in result.message

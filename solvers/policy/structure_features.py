@@ -1,7 +1,13 @@
 """Structure-aware features of ops: degrees, levels, centrality, fractal dimension, spectral and positional encodings.
 
-The features of HSDAG ("A structure-aware framework for learning device placements on computation graphs", NeurIPS
-2024), each scaled to [0, 1] (encodings to [-1, 1]) over the graph, so that one set of weights serves all graphs.
+The features of HSDAG, each scaled to [0, 1] (encodings to [-1, 1]) over the graph, so that one set of weights serves all
+graphs.
+
+References
+----------
+- S. Duan et al. A structure-aware framework for learning device placements on computation graphs (HSDAG). NeurIPS 2024.
+- L. Page, S. Brin, R. Motwani, T. Winograd. The PageRank citation ranking: bringing order to the Web. Stanford, 1999.
+- C. Song, S. Havlin, H. A. Makse. Self-similarity of complex networks. Nature 433, 2005. (Mass and fractal dimension.)
 """
 
 from __future__ import annotations
@@ -25,29 +31,39 @@ NUM_SPECTRAL = 4
 NUM_POSITIONAL = 4
 MAX_RADIUS = 8
 
-STRUCTURE = (
+GRAPH_FEATURES = (
     "in_degree", "out_degree", "level", "height", "centrality", "fractal_dimension", "compute", "output", "b_level",
-    *(f"spectral_{i}" for i in range(NUM_SPECTRAL)), *(f"position_{i}" for i in range(NUM_POSITIONAL)),
 )  # fmt: skip
+SPECTRAL_FEATURES = tuple(f"spectral_{i}" for i in range(NUM_SPECTRAL))
+POSITION_FEATURES = tuple(f"position_{i}" for i in range(NUM_POSITIONAL))
+STRUCTURE = (*GRAPH_FEATURES, *SPECTRAL_FEATURES, *POSITION_FEATURES)
 
 
 def structure_features(problem: PlacementProblem) -> NDArray[np.float64]:
     """Return the features named in STRUCTURE, shape (num_ops, features)."""
     view = Context(problem)
-    n = problem.num_ops
     adjacency = _adjacency(problem)
     level, height = _depths(problem)
-    rank, _ = view.upward_rank()
-    output = np.zeros(n)
+    output = np.zeros(problem.num_ops)
     np.add.at(output, problem.producer, view.mean_transfer)
-    columns = [
-        np.diff(problem.predecessors[0]), np.diff(problem.successors[0]), level, height, _centrality(adjacency),
-        _fractal_dimension(adjacency), view.mean_compute, output, rank,
-    ]  # fmt: skip
-    scaled = [column / max(1e-300, float(np.max(column))) for column in columns]
     phase = level / max(1.0, float(level.max())) * np.pi
-    waves = [wave(phase * 2**i) for i in range(NUM_POSITIONAL // 2) for wave in (np.sin, np.cos)]
-    return np.column_stack([*scaled, *_spectral(adjacency).T, *waves])
+    columns = {
+        "in_degree": np.diff(problem.predecessors[0]),
+        "out_degree": np.diff(problem.successors[0]),
+        "level": level,
+        "height": height,
+        "centrality": _centrality(adjacency),
+        "fractal_dimension": _fractal_dimension(adjacency),
+        "compute": view.mean_compute,
+        "output": output,
+        "b_level": view.upward_rank()[0],
+    }
+    columns = {name: column / max(1e-300, float(np.max(column))) for name, column in columns.items()}
+    columns |= dict(zip(SPECTRAL_FEATURES, _spectral(adjacency).T, strict=True))
+    for i, name in enumerate(POSITION_FEATURES):
+        wave = np.cos if i % 2 else np.sin
+        columns[name] = wave(phase * 2 ** (i // 2))
+    return np.column_stack([columns[name] for name in STRUCTURE])
 
 
 def type_features(problem: PlacementProblem) -> NDArray[np.float64]:

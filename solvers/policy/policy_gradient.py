@@ -1,4 +1,4 @@
-"""Policy gradients for softmax policies that are linear in features: closed-form gradients, Adam, baselines.
+"""Policy gradients for softmax policies that are linear in features: closed-form, no automatic differentiation.
 
 A decision offers A actions with features x_a (F numbers each); the policy picks a valid action with probability
 proportional to exp(w . x_a / T). Its score function is closed-form,
@@ -6,16 +6,23 @@ proportional to exp(w . x_a / T). Its score function is closed-form,
     d/dw log pi(c) = (x_c - sum_a pi(a) x_a) / T,
 
 so that REINFORCE (Williams 1992), with a baseline and an entropy bonus, and the clipped surrogate of PPO (Schulman et
-al. 2017) need no automatic differentiation. The engine knows nothing about what is decided: callers roll out their
+al. 2017) need no automatic differentiation. Nothing here knows what is decided: callers roll out their
 policy, hand over `Decisions` with an advantage for each, and read the weights back::
 
-    engine = PolicyGradient(weights, PolicyGradientConfig(learning_rate=0.05))
+    learner = PolicyGradient(weights, PolicyGradientConfig(learning_rate=0.05))
     for _ in range(iterations):
-        decisions, mean_return = roll_out(engine.weights)
-        engine.update(decisions, mean_return)
-    engine.trace                                  # return, entropy, gradient norm, step by step
+        decisions, mean_return = roll_out(learner.weights)
+        learner.update(decisions, mean_return)
+    learner.trace                                 # return, entropy, gradient norm, step by step
 
 Decisions with different numbers of actions share one array: pad and mark the padding invalid.
+
+References
+----------
+- R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement learning. Machine
+  Learning 8, 1992.
+- J. Schulman, F. Wolski, P. Dhariwal, A. Radford, O. Klimov. Proximal policy optimization algorithms. arXiv 1707.06347,
+  2017.
 """
 
 from __future__ import annotations
@@ -27,6 +34,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.solvers.policy.adam import Adam
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -144,26 +152,6 @@ def sample(log_probability: NDArray[np.float64], rng: np.random.Generator) -> ND
     return np.asarray(np.argmax(log_probability + noise, axis=1), dtype=np.int64)
 
 
-class Adam:
-    """Adam (Kingma and Ba 2015) ascending an objective."""
-
-    def __init__(self, size: int, learning_rate: float, decay: tuple[float, float] = (0.9, 0.999)) -> None:
-        self.learning_rate, self.decay = learning_rate, decay
-        self.first = np.zeros(size)
-        self.second = np.zeros(size)
-        self.steps = 0
-
-    def step(self, gradient: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the change of the weights."""
-        a, b = self.decay
-        self.steps += 1
-        self.first = a * self.first + (1 - a) * gradient
-        self.second = b * self.second + (1 - b) * gradient**2
-        mean = self.first / (1 - a**self.steps)
-        scale = np.sqrt(self.second / (1 - b**self.steps)) + 1e-8
-        return np.asarray(self.learning_rate * mean / scale)
-
-
 class PolicyGradient:
     """Learns the weights of a log-linear policy from decisions and their advantages.
 
@@ -217,7 +205,7 @@ class PolicyGradient:
         advantage = decisions.advantage
         if config.clip is not None and decisions.log_probability is not None:
             ratio = np.exp(log_pi[rows, decisions.chosen] - decisions.log_probability)
-            # the surrogate min(r A, clip(r) A) is flat where the step has gone far enough in A's direction
+            # The surrogate min(r A, clip(r) A) (eq. 7 of PPO) is flat where the step has gone far enough in A's direction.
             flat = np.where(advantage > 0, ratio > 1 + config.clip, ratio < 1 - config.clip)
             advantage = np.where(flat, 0.0, ratio * advantage)
         expected = np.einsum("na,naf->nf", pi, features)
@@ -255,53 +243,3 @@ def normalised(decisions: Decisions) -> Decisions:
         centred / deviation if deviation > 1e-12 else centred,
         decisions.log_probability,
     )
-
-
-def discounted_returns(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
-    """Return G_t = sum_k discount^k r_(t+k) along the last axis."""
-    returns = np.array(rewards, dtype=np.float64)
-    for t in range(returns.shape[-1] - 2, -1, -1):
-        returns[..., t] += discount * returns[..., t + 1]
-    return returns
-
-
-def peer_advantages(returns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each rollout's return minus the mean of its peers (leave-one-out), along the first axis.
-
-    Rollouts of the same instance are each other's baseline: unbiased, because a rollout is not in its own baseline
-    (Kool et al. 2019). One rollout alone keeps its return.
-    """
-    count = len(returns)
-    if count < 2:
-        return returns
-    return np.asarray((returns - returns.mean(axis=0)) * (count / (count - 1)))
-
-
-class MovingBaseline:
-    """An exponential moving average of returns: the baseline when instances are rolled out once."""
-
-    def __init__(self, decay: float = 0.9) -> None:
-        self.decay = decay
-        self.value: float | None = None
-
-    def advantage(self, value: float) -> float:
-        """Return `value` minus the average so far, and take it into the average."""
-        baseline = value if self.value is None else self.value
-        self.value = value if self.value is None else self.decay * self.value + (1 - self.decay) * value
-        return value - baseline
-
-
-def rank_utilities(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return an advantage for each rollout from the rank of its cost: smaller is better, the sum is zero.
-
-    The utilities of natural evolution strategies (Wierstra et al. 2014): only the better half pushes, so that
-    neither a failed rollout nor the scale of the costs matters. Equal costs get equal utilities.
-    """
-    count = len(values)
-    order = np.argsort(values, kind="stable")
-    raw = np.maximum(0.0, np.log(count / 2 + 1) - np.log(np.arange(1, count + 1)))
-    raw = raw / raw.sum() - 1.0 / count
-    utility = np.empty(count)
-    utility[order] = raw
-    _, group = np.unique(values, return_inverse=True)
-    return np.asarray((np.bincount(group, utility) / np.bincount(group))[group])

@@ -1,0 +1,87 @@
+"""How good an outcome was: returns, baselines and advantages of what policies sampled; larger is better.
+
+References
+----------
+- W. Kool, H. van Hoof, M. Welling. Buy 4 REINFORCE samples, get a baseline for free! ICLR workshop, 2019.
+- A. Mirhoseini, A. Goldie, H. Pham, B. Steiner, Q. V. Le, J. Dean. A hierarchical model for device placement. ICLR 2018.
+- D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution strategies. JMLR 15, 2014.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.model.objective import INFEASIBLE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def discounted_returns(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
+    """Return G_t = sum_k discount^k r_(t+k) along the last axis."""
+    returns = np.array(rewards, dtype=np.float64)
+    for t in range(returns.shape[-1] - 2, -1, -1):
+        returns[..., t] += discount * returns[..., t + 1]
+    return returns
+
+
+def peer_advantages(returns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return each rollout's return minus the mean of its peers (leave-one-out), along the first axis.
+
+    Rollouts of the same instance are each other's baseline: unbiased, because a rollout is not in its own baseline
+    (Kool et al. 2019). One rollout alone keeps its return.
+    """
+    count = len(returns)
+    if count < 2:
+        return returns
+    return np.asarray((returns - returns.mean(axis=0)) * (count / (count - 1)))
+
+
+class MovingBaseline:
+    """An exponential moving average of returns: the baseline when instances are rolled out once."""
+
+    def __init__(self, decay: float = 0.9) -> None:
+        self.decay = decay
+        self.value: float | None = None
+
+    def advantage(self, value: float) -> float:
+        """Return `value` minus the average so far, and take it into the average."""
+        baseline = value if self.value is None else self.value
+        self.value = value if self.value is None else self.decay * self.value + (1 - self.decay) * value
+        return value - baseline
+
+
+def rank_utilities(values: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return an advantage for each rollout from the rank of its cost: smaller is better, the sum is zero.
+
+    The utilities of natural evolution strategies (Wierstra et al. 2014): only the better half pushes, so that
+    neither a failed rollout nor the scale of the costs matters. Equal costs get equal utilities.
+    """
+    count = len(values)
+    order = np.argsort(values, kind="stable")
+    raw = np.maximum(0.0, np.log(count / 2 + 1) - np.log(np.arange(1, count + 1)))
+    raw = raw / raw.sum() - 1.0 / count
+    utility = np.empty(count)
+    utility[order] = raw
+    _, group = np.unique(values, return_inverse=True)
+    return np.asarray((np.bincount(group, utility) / np.bincount(group))[group])
+
+
+def relative_advantage(values: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return how much better each episode is than the mean, as a share of it; failures count as the worst.
+
+    A graph on which decisions hardly matter then hardly pulls; ranks would make it pull as much as any other.
+    """
+    good = values != INFEASIBLE
+    if not good.any():
+        return np.zeros(len(values))
+    logs = np.log(np.maximum(1, np.where(good, values, values[good].max())).astype(np.float64))
+    return np.asarray(logs.mean() - logs)
+
+
+def square_root_rewards(values: NDArray[np.int64], scale: float, penalty: float) -> NDArray[np.float64]:
+    """Return -sqrt(time / scale), and -penalty for samples that break a constraint (Mirhoseini et al. 2018)."""
+    failed = values == INFEASIBLE
+    return np.where(failed, -penalty, -np.sqrt(np.where(failed, 0, values) / max(1.0, scale)))

@@ -1,0 +1,66 @@
+"""What the grouping placers need of a problem: edges with their costs, ops that share a device, depths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeopt.solvers.heuristics.context import Context
+
+if TYPE_CHECKING:
+    from placeopt.model.problem import PlacementProblem
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+NUM_LEVELS = 16
+
+
+class GroupingGraph(NamedTuple):
+    """What grouping and placing need of a problem (n ops, k devices)."""
+
+    compute: Floats  # (n, k) ticks, negative where incompatible
+    resident: Floats  # (n,)
+    capacity: Floats  # (k,)
+    source: Ints  # (edges,) producer of each out-edge
+    target: Ints  # (edges,) consumer
+    cost: Floats  # (edges,) mean transfer ticks
+    incident_ptr: Ints  # (n + 1,)
+    incident: Ints  # (2 edges,) edges at each op
+    unit: Ints  # (n,) ops of one unit are always in one group
+    level: Ints  # (n,) bucket of each op's depth
+    num_levels: int
+
+
+def grouping_graph(problem: PlacementProblem) -> GroupingGraph:
+    """Return the arrays of a problem that grouping kernels take."""
+    view = Context(problem)
+    n = problem.num_ops
+    source = problem.producer[problem.edge_tensor] if problem.num_edges else np.zeros(0, np.int64)
+    target = np.array(problem.consumer)
+    ends = np.concatenate([source, target])
+    order = np.argsort(ends, kind="stable")
+    rank, _ = view.upward_rank()
+    bucket = np.minimum(NUM_LEVELS - 1, (1 - rank / max(1e-300, float(rank.max()))) * NUM_LEVELS).astype(np.int64)
+    return GroupingGraph(
+        compute=problem.compute.astype(np.float64),
+        resident=problem.resident.astype(np.float64),
+        capacity=problem.capacity.astype(np.float64),
+        source=source,
+        target=target,
+        cost=view.mean_transfer[problem.edge_tensor] if problem.num_edges else np.zeros(0),
+        incident_ptr=np.searchsorted(ends[order], np.arange(n + 1)).astype(np.int64),
+        incident=(order % max(1, len(source))).astype(np.int64),
+        unit=np.array(view.units.unit),
+        level=bucket,
+        num_levels=NUM_LEVELS,
+    )
+
+
+def b_level_ranks(problem: PlacementProblem) -> Ints:
+    """Return the rank of every op by decreasing b-level: the order in which the samples of groupings run."""
+    view = Context(problem)
+    level, _ = view.upward_rank()
+    return view.inverse(view.by_decreasing(level))

@@ -1,0 +1,131 @@
+"""What the learned placers share: a teacher's placement to begin with, and one main loop of policy gradient.
+
+Every placer samples a batch of placements from its policy, values them, keeps the best one met, and moves its policy
+along sum_i A_i d log pi(placement_i) / d parameters: REINFORCE (Williams 1992), with an advantage A of its own.
+
+References
+----------
+- R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement learning. Machine
+  Learning 8, 1992.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from placeopt.makespan.evaluate import evaluate_batch
+from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run_part
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.result import Result
+    from placeopt.solving.tracker import Tracker
+
+TEACHER_SHARE = 0.5
+"""Part of a time limit that the teacher may use."""
+
+
+class Samples(Protocol):
+    """A batch of placements, with what the policy needs to learn from them."""
+
+    @property
+    def devices(self) -> NDArray[np.int32]:
+        """Device of every op, shape (batch, num_ops)."""
+        ...
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """Rank of every op, shape (batch, num_ops)."""
+        ...
+
+
+class Policy(Protocol):
+    """A distribution over placements that learns."""
+
+    def sample(self, count: int, temperature: float) -> Any:
+        """Draw `Samples` of `count` placements."""
+        ...
+
+    def learn(self, samples: Any, values: NDArray[np.int64], temperature: float) -> None:
+        """Take one step towards the better ones of these samples; `values` in ticks, INFEASIBLE where refused."""
+        ...
+
+
+@dataclass(frozen=True)
+class LearnedPlacer(SearchSolver):
+    """A policy that is trained on the problem at hand by policy gradient.
+
+    `begin` makes it, warm-started perhaps from the placement of a teacher. The best placement met is the answer, so
+    what comes back is never worse than the teacher's.
+    """
+
+    endless: ClassVar[bool] = True
+
+    teacher: str = option("edge-zeroing", meaning="solver whose placement is the first incumbent; empty for none")
+    batch: int = option(64, low=2, meaning="samples per step of the policy gradient")
+    learning_rate: float = option(0.1, above=0, meaning="Adam's step for the weights of features")
+    temperature: float = option(1.0, above=0, meaning="temperature of the softmaxes at the start")
+    final_temperature: float = option(0.5, above=0, meaning="temperature of the softmaxes at the end of the budget")
+
+    @abstractmethod
+    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> Policy:
+        """Return the policy before its first step, after the teacher has been asked."""
+
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Learn on `problem` within the budget, offering the best placement met."""
+        self.improve(self.begin(problem, tracker), problem, tracker)
+
+    def improve(self, policy: Policy, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Take policy-gradient steps until the budget is spent."""
+        while not tracker.stop():
+            temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
+            samples = policy.sample(self.batch_size(tracker), temperature)
+            policy.learn(samples, self.value(samples, problem, tracker), temperature)
+
+    def batch_size(self, tracker: Tracker[Placement]) -> int:
+        """Samples of the next step."""
+        return int(min(self.batch, tracker.evaluations_left))
+
+    def value(self, samples: Samples, problem: PlacementProblem, tracker: Tracker[Placement]) -> NDArray[np.int64]:
+        """Return the value of every sample, counted, the best one offered."""
+        values = self.values(problem, samples)
+        tracker.count(len(values))
+        best = int(values.argmin())
+        if values[best] != INFEASIBLE:
+            tracker.offer(int(values[best]), Placement(samples.devices[best].astype(np.int64), samples.ranks[best]))
+        return values
+
+    def values(self, problem: PlacementProblem, samples: Samples) -> NDArray[np.int64]:
+        """Return the ticks of every sample, INFEASIBLE where it breaks a constraint."""
+        return evaluate_batch(problem, samples.devices, samples.ranks, "priority")
+
+    def ask_teacher(self, tracker: Tracker[Placement], *, adopt: bool = True) -> Result[Placement] | None:
+        """Run the teacher on a part of the budget; its placement is offered if it is to be adopted."""
+        if not self.teacher or tracker.stop():
+            return None
+        seconds = None if tracker.budget.seconds is None else TEACHER_SHARE * tracker.seconds_left
+        return run_part(tracker, make_solver(self.teacher), seconds=seconds, adopt=adopt)
+
+
+def spent(tracker: Tracker[Any]) -> float:
+    """Share of the budget that is spent: by evaluations where those are limited, so that schedules repeat."""
+    budget = tracker.budget
+    if budget.evaluations is not None:
+        return min(1.0, tracker.evaluations / budget.evaluations)
+    return min(1.0, tracker.elapsed / budget.seconds) if budget.seconds else 0.0
+
+
+def draw_seeds(rng: np.random.Generator, count: int) -> NDArray[np.uint64]:
+    """Return a seed for every sample, so that samples do not depend on the number of threads."""
+    return rng.integers(0, 2**63, count, dtype=np.int64).astype(np.uint64)
