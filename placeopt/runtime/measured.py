@@ -139,7 +139,7 @@ def refine(
     Parameters
     ----------
     start : placement to improve, for instance the best simulated one.
-    solver : name, or a configured solver; its field `objective` is set to `measure`.
+    solver : name, or a configured solver; its field `measure` is set.
     budget : of the search; an evaluation is one candidate.
     pairs : final measurements of start and candidate, in turn.
     confidence : of the test that the candidate is faster (one-sided).
@@ -151,7 +151,9 @@ def refine(
     start = with_ranks(measure.problem, start)
     if measure.ranks is None:
         measure = replace(measure, ranks=start.priority)
-    chosen = make_solver(solver, objective=measure) if isinstance(solver, str) else replace(solver, objective=measure)
+    chosen: Any = make_solver(solver) if isinstance(solver, str) else solver
+    field = "measure" if hasattr(chosen, "measure") else "objective"
+    chosen = replace(chosen, **{field: measure})
     result = chosen.solve(measure.problem, budget, seed=seed, initial=start)
     found = result.solution
     candidate = start if found is None else measure.placement(found.device, found.priority)

@@ -46,7 +46,7 @@ class OrderedProblem:
         mean, delay = view.mean_compute, view.mean_transfer
         pred_ptr, pred_op, pred_tensor = _renumber(problem.predecessors, order, place)
         succ_ptr, succ_op, succ_tensor = _renumber(problem.successors, order, place)
-        units = view.units
+        units = problem.units
         graph = Graph(
             compute=problem.compute[order].astype(np.float64),
             transfer=problem.transfer.astype(np.float64),

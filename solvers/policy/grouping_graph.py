@@ -53,7 +53,7 @@ def grouping_graph(problem: PlacementProblem) -> GroupingGraph:
         cost=view.mean_transfer[problem.edge_tensor] if problem.num_edges else np.zeros(0),
         incident_ptr=np.searchsorted(ends[order], np.arange(n + 1)).astype(np.int64),
         incident=(order % max(1, len(source))).astype(np.int64),
-        unit=np.array(view.units.unit),
+        unit=np.array(problem.units.unit),
         level=bucket,
         num_levels=NUM_LEVELS,
     )
