@@ -10,17 +10,18 @@ import numpy as np
 
 from placeopt.makespan import simulator as kernels
 from placeopt.makespan.arrays import problem_arrays
-from placeopt.model.arrays import int_array
+from placeopt.makespan.judge import placement_violations
+from placeopt.model.arrays import frozen, int_array
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import QUEUES, Placement
+from placeopt.model.problem import PlacementProblem
 from placeopt.model.schedule import Schedule
 from placeopt.model.threads import num_threads, parallel_slices
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result
     from placeopt.solving.tracker import Tracker
 
@@ -79,13 +80,15 @@ class Evaluation:
         return Schedule(self.placement.device, self.start, self.finish, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
 
 
-def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:
-    # One kind of array (read-only) means one compiled version of every kernel.
-    array.setflags(write=False)
-    return array
+_NO_RANK = frozen(np.zeros(0, dtype=np.int64))
+_NO_RANKS = frozen(np.zeros((0, 0), dtype=np.int64))
 
 
-_NO_RANK = _read_only(np.zeros(0, dtype=np.int64))
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a read-only view: one kind of array means one compiled version of every kernel."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
 
 
 def _mode(queue: str | None, has_priority: bool) -> str:
@@ -114,8 +117,6 @@ def evaluate(
     InfeasiblePlacementError
         If a constraint is broken, or a planned order can never be executed.
     """
-    from placeopt.makespan.judge import placement_violations
-
     if not isinstance(placement, Placement):
         placement = Placement(np.asarray(placement))
     mode = _mode(queue, placement.priority is not None)
@@ -124,7 +125,7 @@ def evaluate(
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InfeasiblePlacementError(f"the placement is not valid: {problems[0]}{more}")
-    rank = _NO_RANK if placement.priority is None else placement.priority
+    rank = _NO_RANK if placement.priority is None or mode == "fifo" else placement.priority
     makespan, start, finish_, requests, peak = kernels.single(arrays, placement.device, rank, kernels.MODES[mode])
     if makespan == kernels.DEADLOCK:
         raise InfeasiblePlacementError(
@@ -137,8 +138,7 @@ def evaluate(
             f"device '{problem.device_names[d]}' peaks at {int(peak[d])} bytes, over its capacity of "
             f"{int(problem.capacity[d])}; move ops with large tensors to other devices"
         )
-    for array in (start, finish_, peak):
-        _read_only(array)
+    start, finish_, peak = (_read_only(array) for array in (start, finish_, peak))
     return Evaluation(problem, placement, int(makespan), mode, start, finish_, peak, requests)
 
 
@@ -165,21 +165,21 @@ def evaluate_batch(
     table = np.asarray(devices)
     if table.dtype.kind not in "iu":
         table = int_array(table, table.shape, "devices")
-    table = np.ascontiguousarray(table, dtype=np.int32)
+    table = _read_only(np.ascontiguousarray(table, dtype=np.int32))
     if table.ndim != 2 or table.shape[1] != problem.num_ops:
         raise InputError(f"devices: expected shape (batch, {problem.num_ops}), received {table.shape}")
     mode = kernels.MODES[_mode(queue, priorities is not None)]
     if priorities is None or mode == kernels.FIFO:
-        ranks = np.zeros((1, 0), dtype=np.int64)
+        ranks = _NO_RANKS
     else:
-        ranks = np.ascontiguousarray(np.atleast_2d(np.asarray(priorities)), dtype=np.int64)
+        ranks = _read_only(np.ascontiguousarray(np.atleast_2d(np.asarray(priorities)), dtype=np.int64))
         if ranks.shape not in ((1, problem.num_ops), table.shape):
             raise InputError(
                 f"priorities: expected shape {table.shape} or ({problem.num_ops},), received {ranks.shape}"
             )
     arrays = problem_arrays(problem)
     out = np.empty(len(table), dtype=np.int64)
-    shared = len(ranks) == 1
+    shared = len(ranks) < 2
 
     def run(piece: slice) -> None:
         kernels.batch(arrays, table[piece], ranks if shared else ranks[piece], mode, out[piece])
@@ -236,8 +236,5 @@ def finish(
 
 def warm_up(problem: PlacementProblem | None = None) -> None:
     """Compile the kernels (or load them from numba's cache), so that timings start warm."""
-    from placeopt.model.problem import PlacementProblem as Problem
-
-    tiny = problem or Problem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)], name="warm-up")
-    rows: Any = np.zeros((1, tiny.num_ops), dtype=np.int32)
-    kernels.batch(problem_arrays(tiny), rows, np.zeros((1, 0), dtype=np.int64), kernels.FIFO, np.empty(1, np.int64))
+    tiny = problem or PlacementProblem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)], name="warm-up")
+    evaluate_batch(tiny, np.zeros((1, tiny.num_ops), dtype=np.int32), threads=1)

@@ -8,6 +8,9 @@ Three things make it fast. An op is put into its device's queue as soon as its l
 known, which may be in the future, so uncontended transfers are never events. Queues are binary heaps that
 live in one array, in the region of their device (its size is the number of ops there). The next event is
 found by scanning one number per device.
+
+Kernels read the placement from the workspace, so that each is compiled once. The pieces of `simulate` are
+inlined: passing a workspace to a function costs more than most pieces do.
 """
 
 from __future__ import annotations
@@ -31,10 +34,16 @@ DEADLOCK = -1
 
 _NEVER = np.iinfo(np.int64).max
 
+TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE = range(5)
+"""Entries of `Workspace.count`: touched devices, active channels, running transfers, requests so far, ops completed."""
+
 
 class Workspace(NamedTuple):
     """Scratch memory of one thread; nothing is allocated per evaluation."""
 
+    device: NDArray[np.int64]  # (n,) the placement
+    rank: NDArray[np.int64]  # (n,) its priorities, 0 without
+    count: NDArray[np.int64]  # (5,) see TOUCHED
     pending: NDArray[np.int64]  # (n,) inputs still missing
     cost: NDArray[np.int64]  # (n,) ticks of each op on its device
     ready: NDArray[np.int64]  # (n,) time the inputs are available
@@ -90,6 +99,9 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
     groups = arrays.num_groups
     i64 = np.int64
     return Workspace(
+        device=np.empty(n, i64),
+        rank=np.zeros(n, i64),
+        count=np.zeros(5, i64),
         pending=np.empty(n, i64),
         cost=np.empty(n, i64),
         ready=np.empty(n, i64),
@@ -179,76 +191,146 @@ def _pop(key: NDArray[np.int64], item: NDArray[np.int64], base: int, size: int) 
     item[base + at] = last_item
 
 
-@njit(cache=True, nogil=True)
-def _earlier(w: Workspace, a: int, b: int) -> bool:
+@njit(cache=True, nogil=True, inline="always")
+def _earlier(
+    key: NDArray[np.int64], tensor: NDArray[np.int64], destination: NDArray[np.int64], a: int, b: int
+) -> bool:
     """Whether request a comes before request b: by (key, tensor, destination)."""
-    if w.request_key[a] != w.request_key[b]:
-        return w.request_key[a] < w.request_key[b]
-    if w.request_tensor[a] != w.request_tensor[b]:
-        return w.request_tensor[a] < w.request_tensor[b]
-    return w.request_destination[a] < w.request_destination[b]
+    if key[a] != key[b]:
+        return key[a] < key[b]
+    if tensor[a] != tensor[b]:
+        return tensor[a] < tensor[b]
+    return destination[a] < destination[b]
 
 
-@njit(cache=True, nogil=True)
-def _merge(w: Workspace, a: int, b: int) -> int:
+@njit(cache=True, nogil=True, _nrt=False)
+def _merge(
+    key: NDArray[np.int64], tensor: NDArray[np.int64], destination: NDArray[np.int64], left: NDArray[np.int64],
+    right: NDArray[np.int64], a: int, b: int,
+) -> int:  # fmt: skip
     """Merge two skew heaps of requests (-1 is the empty heap), top down."""
     if a < 0:
         return b
     if b < 0:
         return a
-    if _earlier(w, b, a):
+    if _earlier(key, tensor, destination, b, a):
         a, b = b, a
     root = a
     while True:
         # a is the smaller root: its right child joins b and becomes its left child.
-        right = w.request_right[a]
-        w.request_right[a] = w.request_left[a]
-        if right < 0:
-            w.request_left[a] = b
+        child = right[a]
+        right[a] = left[a]
+        if child < 0:
+            left[a] = b
             return root
-        if _earlier(w, b, right):
-            right, b = b, right
-        w.request_left[a] = right
-        a = right
+        if _earlier(key, tensor, destination, b, child):
+            child, b = b, child
+        left[a] = child
+        a = child
 
 
-# --- the simulation ------------------------------------------------------------------------------------
+# --- queues --------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _add(members: NDArray[np.int64], inside: NDArray[np.bool_], count: NDArray[np.int64], which: int, x: int) -> None:
+    """Put x into a set: the touched devices or the active channels, which look for something to start now."""
+    if not inside[x]:
+        inside[x] = True
+        members[count[which]] = x
+        count[which] += 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) -> None:
+    """One input of op v is available on its device d from `arrival` on; the last one puts v into its queue."""
+    w.pending[v] -= 1
+    if arrival > w.ready[v]:
+        w.ready[v] = arrival
+    if w.pending[v] == 0:
+        at = w.ready[v]  # other inputs may still be on their way, uncontended
+        if mode == PRIORITY and at > time:
+            _push(w.later_key, w.later_op, w.offset[d], w.later_size[d], at, v)
+            w.later_size[d] += 1
+        elif mode != PLANNED:
+            _push(w.heap_key, w.heap_op, w.offset[d], w.size[d], at if mode == FIFO else w.rank[v], v)
+            w.size[d] += 1
+        if w.running[d] < 0:
+            _add(w.touched, w.is_touched, w.count, TOUCHED, d)  # a device whose own completion at this time is still ahead is touched then
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
+    """Prepare the workspace: nothing has run, ops without inputs are queued."""
+    n, k = arrays.compute.shape
+    for d in range(k + 1):
+        w.offset[d] = 0
+    for op in range(n):
+        w.pending[op] = arrays.indegree[op]
+        w.ready[op] = 0
+        w.cost[op] = arrays.compute[op, w.device[op]]
+        w.offset[w.device[op] + 1] += 1
+    for d in range(k):
+        w.offset[d + 1] += w.offset[d]
+        w.size[d] = 0
+        w.later_size[d] = 0
+        w.running[d] = -1
+        w.next_time[d] = _NEVER
+        w.stamp[d] = -1
+        w.is_touched[d] = False
+    for c in range(arrays.num_channels):
+        w.channel_root[c] = -1
+        w.channel_running[c] = -1
+        w.is_active[c] = False
+    for i in range(5):
+        w.count[i] = 0
+    if mode == PLANNED:
+        for d in range(k):
+            _add(w.touched, w.is_touched, w.count, TOUCHED, d)
+        return
+    for op in range(n):
+        if w.pending[op] == 0:
+            d = w.device[op]
+            _push(w.heap_key, w.heap_op, w.offset[d], w.size[d], w.rank[op], op)
+            w.size[d] += 1
+            _add(w.touched, w.is_touched, w.count, TOUCHED, d)
 
 
 @njit(cache=True, nogil=True)
-def _plan(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64], rank: NDArray[np.int64]) -> None:
-    """Sort every device's ops and every channel's requests by rank, for planned execution."""
+def _order_ops(arrays: ProblemArrays, w: Workspace) -> None:
+    """Sort every device's ops by rank, for planned execution."""
     n, k = arrays.compute.shape
     for d in range(k):
         w.plan_ptr[d] = w.offset[d]
-    order = np.argsort(rank, kind="mergesort")
+    order = np.argsort(w.rank, kind="mergesort")
     for i in range(n):
         op = order[i]
-        d = device[op]
+        d = w.device[op]
         w.heap_op[w.plan_ptr[d]] = op
         w.plan_ptr[d] += 1
     for d in range(k):
         w.plan_ptr[d] = w.offset[d]
-    if arrays.num_channels == 0:
-        return
-    m = arrays.producer.shape[0]
+
+
+@njit(cache=True, nogil=True)
+def _order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
+    """Number every channel's requests and sort them by rank, for planned execution."""
+    k, m = arrays.compute.shape[1], arrays.producer.shape[0]
     count = 0
     for c in range(arrays.num_channels + 1):
         w.lane_ptr[c] = 0
-    for d in range(k):
-        w.stamp[d] = -1
     for tensor in range(m):
         w.pair_ptr[tensor] = count
-        source = device[arrays.producer[tensor]]
+        source = w.device[arrays.producer[tensor]]
         for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
             v = arrays.consumer[e]
-            d = device[v]
+            d = w.device[v]
             if d != source and arrays.channel[source, d] >= 0:
                 if w.stamp[d] != tensor:
                     w.stamp[d] = tensor
-                    w.best_rank[d] = rank[v]
-                elif rank[v] < w.best_rank[d]:
-                    w.best_rank[d] = rank[v]
+                    w.best_rank[d] = w.rank[v]
+                elif w.rank[v] < w.best_rank[d]:
+                    w.best_rank[d] = w.rank[v]
         for d in range(k):
             if w.stamp[d] == tensor:
                 w.request_key[count] = w.best_rank[d]
@@ -264,7 +346,7 @@ def _plan(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64], rank: 
     by_rank = np.argsort(w.request_key[:count], kind="mergesort")
     for i in range(count):
         r = by_rank[i]
-        c = arrays.channel[device[arrays.producer[w.request_tensor[r]]], w.request_destination[r]]
+        c = arrays.channel[w.device[arrays.producer[w.request_tensor[r]]], w.request_destination[r]]
         w.lane[w.lane_at[c]] = r
         w.lane_at[c] += 1
     for c in range(arrays.num_channels):
@@ -273,359 +355,341 @@ def _plan(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64], rank: 
         w.stamp[d] = -1
 
 
-@njit(cache=True, nogil=True)
-def simulate(
-    arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64], rank: NDArray[np.int64], mode: int
-) -> tuple[int, int]:
-    """Execute one placement; fill `w.start` and `w.finish` and return (makespan, number of contended requests).
+# --- the simulation ------------------------------------------------------------------------------------
 
-    `device` must be compatible with every op. `rank` is read in the modes PRIORITY and PLANNED only.
-    Returns makespan DEADLOCK if a planned order cannot be executed.
-    """
-    compute, transfer, link_class, channel = arrays.compute, arrays.transfer, arrays.link_class, arrays.channel
-    edge_ptr, edge_op, edge_tensor = arrays.edge_ptr, arrays.edge_op, arrays.edge_tensor
-    pending, ready, offset, size = w.pending, w.ready, w.offset, w.size
-    heap_key, heap_op, next_time, running = w.heap_key, w.heap_op, w.next_time, w.running
-    n, k = compute.shape
-    num_classes = transfer.shape[1]
-    num_channels = arrays.num_channels
-    contended = num_channels > 0
 
-    for d in range(k + 1):
-        offset[d] = 0
-    for op in range(n):
-        pending[op] = arrays.indegree[op]
-        ready[op] = 0
-        w.cost[op] = compute[op, device[op]]
-        offset[device[op] + 1] += 1
-    for d in range(k):
-        offset[d + 1] += offset[d]
-        size[d] = 0
-        w.later_size[d] = 0
-        running[d] = -1
-        next_time[d] = _NEVER
-        w.stamp[d] = -1
-        w.is_touched[d] = False
-    num_requests = 0
-    num_events = 0
-    num_active = 0
-    num_touched = 0
+@njit(cache=True, nogil=True, inline="always")
+def _next_transfer(w: Workspace, mode: int, c: int) -> int:
+    """Take the next request of channel c, -1 if it has none that may start."""
+    r = np.int64(-1)
     if mode == PLANNED:
-        _plan(arrays, w, device, rank)
-    for c in range(num_channels):
-        w.channel_root[c] = -1
-        w.channel_running[c] = -1
-        w.is_active[c] = False
-
-    time = 0
-    done = 0
-    makespan = 0
-    if mode == PLANNED:
-        for d in range(k):
-            w.is_touched[d] = True
-            w.touched[num_touched] = d
-            num_touched += 1
+        if w.lane_at[c] < w.lane_ptr[c + 1] and w.requested[w.lane[w.lane_at[c]]]:
+            r = w.lane[w.lane_at[c]]
+            w.lane_at[c] += 1
     else:
-        for op in range(n):
-            if pending[op] == 0:
-                d = device[op]
-                _push(heap_key, heap_op, offset[d], size[d], rank[op] if mode == PRIORITY else 0, op)
-                size[d] += 1
-                if not w.is_touched[d]:
-                    w.is_touched[d] = True
-                    w.touched[num_touched] = d
-                    num_touched += 1
+        r = w.channel_root[c]
+        if r >= 0:
+            w.channel_root[c] = _merge(
+                w.request_key, w.request_tensor, w.request_destination, w.request_left, w.request_right,
+                w.request_left[r], w.request_right[r],
+            )  # fmt: skip
+    return r
 
-    while True:
-        # (2) idle channels start one transfer each.
-        instant = False
-        if num_active > 0:
-            for i in range(num_active):
-                c = w.active[i]
-                w.is_active[c] = False
-                if w.channel_running[c] >= 0:
-                    continue
-                if mode == PLANNED:
-                    if w.lane_at[c] == w.lane_ptr[c + 1] or not w.requested[w.lane[w.lane_at[c]]]:
-                        continue
-                    r = w.lane[w.lane_at[c]]
-                    w.lane_at[c] += 1
-                else:
-                    r = w.channel_root[c]
-                    if r < 0:
-                        continue
-                    w.channel_root[c] = _merge(w, w.request_left[r], w.request_right[r])
-                tensor = w.request_tensor[r]
-                source = device[arrays.producer[tensor]]
-                cost = transfer[tensor, link_class[source, w.request_destination[r]]]
-                w.channel_running[c] = r
-                w.request_start[r] = time
-                w.request_finish[r] = time + cost
-                _push(w.event_key, w.event_channel, 0, num_events, time + cost, c)
-                num_events += 1
-                if cost == 0:
-                    instant = True
-            num_active = 0
 
-        # (3) idle devices start one op each (the order of devices cannot matter: starts do not interact).
-        if not instant and num_touched > 0:
-            for i in range(num_touched):
-                d = w.touched[i]
-                w.is_touched[d] = False
-                if running[d] >= 0:
-                    continue
-                base = offset[d]
-                if mode == FIFO:
-                    if size[d] == 0:
-                        next_time[d] = _NEVER
-                        continue
-                    if heap_key[base] > time:
-                        next_time[d] = heap_key[base]
-                        continue
-                    op = heap_op[base]
-                    _pop(heap_key, heap_op, base, size[d])
-                    size[d] -= 1
-                elif mode == PRIORITY:
-                    while w.later_size[d] > 0 and w.later_key[base] <= time:
-                        op = w.later_op[base]
-                        _pop(w.later_key, w.later_op, base, w.later_size[d])
-                        w.later_size[d] -= 1
-                        _push(heap_key, heap_op, base, size[d], rank[op], op)
-                        size[d] += 1
-                    if size[d] == 0:
-                        next_time[d] = w.later_key[base] if w.later_size[d] > 0 else _NEVER
-                        continue
-                    op = heap_op[base]
-                    _pop(heap_key, heap_op, base, size[d])
-                    size[d] -= 1
-                else:
-                    at = w.plan_ptr[d]
-                    if at == offset[d + 1] or pending[heap_op[at]] > 0:
-                        next_time[d] = _NEVER
-                        continue
-                    op = heap_op[at]
-                    if ready[op] > time:
-                        next_time[d] = ready[op]
-                        continue
-                    w.plan_ptr[d] += 1
-                cost = w.cost[op]
-                running[d] = op
-                w.start[op] = time
-                w.finish[op] = time + cost
-                next_time[d] = time + cost
-                if cost == 0:
-                    instant = True
-            num_touched = 0
+@njit(cache=True, nogil=True, inline="always")
+def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) -> bool:
+    """Step 2: idle channels start one transfer each; return whether one takes no time."""
+    instant = False
+    for i in range(w.count[ACTIVE]):
+        c = w.active[i]
+        w.is_active[c] = False
+        if w.channel_running[c] >= 0:
+            continue
+        r = _next_transfer(w, mode, c)
+        if r < 0:
+            continue
+        tensor = w.request_tensor[r]
+        source = w.device[arrays.producer[tensor]]
+        cost = arrays.transfer[tensor, arrays.link_class[source, w.request_destination[r]]]
+        w.channel_running[c] = r
+        w.request_start[r] = time
+        w.request_finish[r] = time + cost
+        _push(w.event_key, w.event_channel, 0, w.count[EVENTS], time + cost, c)
+        w.count[EVENTS] += 1
+        if cost == 0:
+            instant = True
+    w.count[ACTIVE] = 0
+    return instant
 
-        # (4) advance to the next event.
-        if not instant:
-            if done == n:
-                break
-            soonest = _NEVER
-            first = 0
-            together = 0
-            for d in range(k):
-                if next_time[d] < soonest:
-                    soonest = next_time[d]
-                    first = d
-                    together = 1
-                elif next_time[d] == soonest:
-                    together += 1
-            if num_events > 0 and w.event_key[0] < soonest:
-                soonest = w.event_key[0]
-                together = 0
-            if soonest == _NEVER:
-                return DEADLOCK, num_requests
-            time = soonest
-            begin, end = (first, first + 1) if together == 1 else (0, k if together > 0 else 0)
+
+@njit(cache=True, nogil=True, inline="always")
+def _next_op(w: Workspace, mode: int, d: int, time: int) -> int:
+    """Take the next op of device d; -1 if none may start now, then `next_time` says when to look again."""
+    base = w.offset[d]
+    op = np.int64(-1)
+    if mode == PLANNED:
+        at = w.plan_ptr[d]
+        w.next_time[d] = _NEVER
+        if at < w.offset[d + 1] and w.pending[w.heap_op[at]] == 0:
+            if w.ready[w.heap_op[at]] > time:
+                w.next_time[d] = w.ready[w.heap_op[at]]
+            else:
+                op = np.int64(w.heap_op[at])
+                w.plan_ptr[d] += 1
+        return op
+    if mode == PRIORITY:
+        while w.later_size[d] > 0 and w.later_key[base] <= time:
+            later = w.later_op[base]
+            _pop(w.later_key, w.later_op, base, w.later_size[d])
+            w.later_size[d] -= 1
+            _push(w.heap_key, w.heap_op, base, w.size[d], w.rank[later], later)
+            w.size[d] += 1
+    if w.size[d] == 0:
+        w.next_time[d] = w.later_key[base] if mode == PRIORITY and w.later_size[d] > 0 else _NEVER
+    elif mode == FIFO and w.heap_key[base] > time:
+        w.next_time[d] = w.heap_key[base]
+    else:
+        op = np.int64(w.heap_op[base])
+        _pop(w.heap_key, w.heap_op, base, w.size[d])
+        w.size[d] -= 1
+    return op
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _start_ops(w: Workspace, mode: int, time: int) -> bool:
+    """Step 3: idle devices start one op each; return whether one takes no time.
+
+    The order of devices cannot matter: starts do not interact.
+    """
+    instant = False
+    for i in range(w.count[TOUCHED]):
+        d = w.touched[i]
+        w.is_touched[d] = False
+        if w.running[d] >= 0:
+            continue
+        op = _next_op(w, mode, d, time)
+        if op < 0:
+            continue
+        cost = w.cost[op]
+        w.running[d] = op
+        w.start[op] = time
+        w.finish[op] = time + cost
+        w.next_time[d] = time + cost
+        if cost == 0:
+            instant = True
+    w.count[TOUCHED] = 0
+    return instant
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _advance(w: Workspace, k: int) -> tuple[int, int, int]:
+    """Step 4: return the time of the next event and the range of devices that it may concern."""
+    soonest = _NEVER
+    first = 0
+    together = 0
+    for d in range(k):
+        if w.next_time[d] < soonest:
+            soonest = w.next_time[d]
+            first = d
+            together = 1
+        elif w.next_time[d] == soonest:
+            together += 1
+    if w.count[EVENTS] > 0 and w.event_key[0] < soonest:
+        soonest = w.event_key[0]
+        together = 0
+    if together == 1:
+        return soonest, first, first + 1
+    return soonest, 0, k if together > 0 else 0
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _complete_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) -> None:
+    """Step 1 for transfers: free their channels; their tensor is available to its readers there."""
+    while w.count[EVENTS] > 0 and w.event_key[0] == time:
+        c = w.event_channel[0]
+        _pop(w.event_key, w.event_channel, 0, w.count[EVENTS])
+        w.count[EVENTS] -= 1
+        r = w.channel_running[c]
+        w.channel_running[c] = -1
+        _add(w.active, w.is_active, w.count, ACTIVE, c)
+        tensor = w.request_tensor[r]
+        d = w.request_destination[r]
+        for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
+            v = arrays.consumer[e]
+            if w.device[v] == d:
+                _arrive(w, mode, v, d, time, time)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _request(arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source: int, spots: int, time: int) -> None:
+    """Queue the transfers of a tensor to the first `spots` destinations in `w.spots`."""
+    for i in range(spots):
+        d = w.spots[i]
+        c = arrays.channel[source, d]
+        if mode == PLANNED:
+            r = w.pair_ptr[tensor]
+            while w.request_destination[r] != d:
+                r += 1
+            w.requested[r] = True
         else:
-            begin, end = 0, k
+            r = w.count[REQUESTS]
+            w.request_key[r] = time if mode == FIFO else w.best_rank[d]
+            w.request_tensor[r] = tensor
+            w.request_destination[r] = d
+            w.request_left[r] = -1
+            w.request_right[r] = -1
+            w.channel_root[c] = _merge(
+                w.request_key, w.request_tensor, w.request_destination, w.request_left, w.request_right,
+                w.channel_root[c], r,
+            )  # fmt: skip
+        w.count[REQUESTS] += 1
+        _add(w.active, w.is_active, w.count, ACTIVE, c)
 
-        # (1) complete everything that ends now.
-        while num_events > 0 and w.event_key[0] == time:
-            c = w.event_channel[0]
-            _pop(w.event_key, w.event_channel, 0, num_events)
-            num_events -= 1
-            r = w.channel_running[c]
-            w.channel_running[c] = -1
-            if not w.is_active[c]:
-                w.is_active[c] = True
-                w.active[num_active] = c
-                num_active += 1
-            tensor = w.request_tensor[r]
-            d = w.request_destination[r]
-            for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
-                v = arrays.consumer[e]
-                if device[v] != d:
-                    continue
-                pending[v] -= 1
-                if time > ready[v]:
-                    ready[v] = time
-                if pending[v] == 0:
-                    # Other inputs may still be on their way, uncontended.
-                    if mode == FIFO:
-                        _push(heap_key, heap_op, offset[d], size[d], ready[v], v)
-                        size[d] += 1
-                    elif mode == PRIORITY:
-                        if ready[v] <= time:
-                            _push(heap_key, heap_op, offset[d], size[d], rank[v], v)
-                            size[d] += 1
-                        else:
-                            _push(w.later_key, w.later_op, offset[d], w.later_size[d], ready[v], v)
-                            w.later_size[d] += 1
-                    if running[d] < 0 and not w.is_touched[d]:
-                        w.is_touched[d] = True
-                        w.touched[num_touched] = d
-                        num_touched += 1
-        for source in range(begin, end):
-            if next_time[source] != time:
-                continue
-            if not w.is_touched[source]:
-                w.is_touched[source] = True
-                w.touched[num_touched] = source
-                num_touched += 1
-            u = running[source]
-            if u < 0:
-                continue
-            running[source] = -1
-            next_time[source] = _NEVER
-            done += 1
-            makespan = time
-            first_spot = 0
-            last = edge_ptr[u + 1]
-            for e in range(edge_ptr[u], last):
-                v = edge_op[e]
-                d = device[v]
-                arrival = time
-                if d != source:
-                    tensor = edge_tensor[e]
-                    if contended and channel[source, d] >= 0:
-                        # A request appears once per (tensor, destination); it is queued at the tensor's last edge.
-                        if w.stamp[d] != tensor:
-                            w.stamp[d] = tensor
-                            w.best_rank[d] = rank[v] if mode != FIFO else 0
-                            w.spots[first_spot] = d
-                            first_spot += 1
-                        elif mode != FIFO and rank[v] < w.best_rank[d]:
-                            w.best_rank[d] = rank[v]
-                        arrival = -1
-                    else:
-                        arrival = time + transfer[tensor, link_class[source, d] if num_classes > 1 else 0]
-                if arrival >= 0:
-                    pending[v] -= 1
-                    if arrival > ready[v]:
-                        ready[v] = arrival
-                    if pending[v] == 0:
-                        at = ready[v]
-                        if mode == FIFO:
-                            _push(heap_key, heap_op, offset[d], size[d], at, v)
-                            size[d] += 1
-                        elif mode == PRIORITY:
-                            if at <= time:
-                                _push(heap_key, heap_op, offset[d], size[d], rank[v], v)
-                                size[d] += 1
-                            else:
-                                _push(w.later_key, w.later_op, offset[d], w.later_size[d], at, v)
-                                w.later_size[d] += 1
-                        if running[d] < 0 and not w.is_touched[d]:
-                            # A device whose own completion at this time is still ahead is touched then.
-                            w.is_touched[d] = True
-                            w.touched[num_touched] = d
-                            num_touched += 1
-                if first_spot > 0 and (e + 1 == last or edge_tensor[e + 1] != edge_tensor[e]):
-                    tensor = edge_tensor[e]
-                    for i in range(first_spot):
-                        d = w.spots[i]
-                        c = channel[source, d]
-                        if mode == PLANNED:
-                            r = w.pair_ptr[tensor]
-                            while w.request_destination[r] != d:
-                                r += 1
-                            w.requested[r] = True
-                        else:
-                            r = num_requests
-                            w.request_key[r] = time if mode == FIFO else w.best_rank[d]
-                            w.request_tensor[r] = tensor
-                            w.request_destination[r] = d
-                            w.request_left[r] = -1
-                            w.request_right[r] = -1
-                            w.channel_root[c] = _merge(w, w.channel_root[c], r)
-                        num_requests += 1
-                        if not w.is_active[c]:
-                            w.is_active[c] = True
-                            w.active[num_active] = c
-                            num_active += 1
-                    first_spot = 0
-    return makespan, num_requests
+
+@njit(cache=True, nogil=True, inline="always")
+def _complete_op(arrays: ProblemArrays, w: Workspace, mode: int, u: int, source: int, time: int) -> None:
+    """Step 1 for one op: its outputs arrive at its own device, travel, or ask for a channel."""
+    spots = 0
+    last = arrays.edge_ptr[u + 1]
+    one_class = arrays.transfer.shape[1] == 1
+    contended = arrays.num_channels > 0
+    for e in range(arrays.edge_ptr[u], last):
+        v = arrays.edge_op[e]
+        d = w.device[v]
+        arrival = time
+        if d != source:
+            tensor = arrays.edge_tensor[e]
+            if contended and arrays.channel[source, d] >= 0:
+                # A request appears once per (tensor, destination); it is queued at the tensor's last edge.
+                if w.stamp[d] != tensor:
+                    w.stamp[d] = tensor
+                    w.best_rank[d] = w.rank[v]
+                    w.spots[spots] = d
+                    spots += 1
+                elif w.rank[v] < w.best_rank[d]:
+                    w.best_rank[d] = w.rank[v]
+                arrival = -1
+            else:
+                arrival = time + arrays.transfer[tensor, 0 if one_class else arrays.link_class[source, d]]
+        if arrival >= 0:
+            _arrive(w, mode, v, d, arrival, time)
+        if spots > 0 and (e + 1 == last or arrays.edge_tensor[e + 1] != arrays.edge_tensor[e]):
+            _request(arrays, w, mode, arrays.edge_tensor[e], source, spots, time)
+            spots = 0
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _complete_ops(arrays: ProblemArrays, w: Workspace, mode: int, time: int, begin: int, end: int) -> None:
+    """Step 1 for the ops on devices begin..end, and wake devices whose next op is ready now."""
+    for source in range(begin, end):
+        if w.next_time[source] != time:
+            continue
+        _add(w.touched, w.is_touched, w.count, TOUCHED, source)
+        u = w.running[source]
+        if u >= 0:
+            w.running[source] = -1
+            w.next_time[source] = _NEVER
+            w.count[DONE] += 1
+            _complete_op(arrays, w, mode, u, source, time)
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[int, int]:
+    """Execute the placement in `w`; fill `w.start` and `w.finish`; return (makespan, number of contended requests).
+
+    `w.device` must be compatible with every op; `w.rank` is 0 in the mode FIFO. The makespan is DEADLOCK if a planned
+    order cannot be executed.
+    """
+    n, k = arrays.compute.shape
+    time = 0
+    while True:
+        instant = False
+        if w.count[ACTIVE] > 0:
+            instant = _start_transfers(arrays, w, mode, time)
+        if not instant:
+            instant = _start_ops(w, mode, time)
+        begin, end = 0, k
+        if not instant:
+            if w.count[DONE] == n:
+                break
+            time, begin, end = _advance(w, k)
+            if time == _NEVER:
+                return DEADLOCK, w.count[REQUESTS]
+        _complete_transfers(arrays, w, mode, time)
+        _complete_ops(arrays, w, mode, time, begin, end)
+    return time, w.count[REQUESTS]
 
 
 # --- memory and constraints ----------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
-def peak_memory(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64], num_requests: int) -> NDArray[np.int64]:
-    """Return the largest number of bytes on each device over the schedule in `w`, shape (k,).
+def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (pointer of num_tensors + 1, request): the contended transfers of each tensor."""
+    first = np.zeros(num_tensors + 1, np.int64)
+    for r in range(num_requests):
+        first[w.request_tensor[r] + 1] += 1
+    for tensor in range(num_tensors):
+        first[tensor + 1] += first[tensor]
+    request = np.empty(num_requests, np.int64)
+    cursor = first.copy()
+    for r in range(num_requests):
+        request[cursor[w.request_tensor[r]]] = r
+        cursor[w.request_tensor[r]] += 1
+    return first, request
 
-    A tensor lives on its producer's device from its producer's start, on another from its transfer's start,
-    in both cases until the last reader there, or the transfer, ends.
-    """
-    n, k = arrays.compute.shape
+
+@njit(cache=True, nogil=True)
+def _lives(
+    arrays: ProblemArrays, w: Workspace, num_requests: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return (begin, end, device, bytes) of every stay of a tensor on a device."""
     m = arrays.producer.shape[0]
     room = m + arrays.consumer.shape[0]
     begin = np.empty(room, np.int64)
     end = np.empty(room, np.int64)
     where = np.empty(room, np.int64)
     size = np.empty(room, np.int64)
-    # Start and end of every contended transfer, found by (tensor, destination).
-    first = np.zeros(m + 1, np.int64)
-    for r in range(num_requests):
-        first[w.request_tensor[r] + 1] += 1
-    for tensor in range(m):
-        first[tensor + 1] += first[tensor]
-    by_tensor = np.empty(num_requests, np.int64)
-    cursor = first.copy()
-    for r in range(num_requests):
-        by_tensor[cursor[w.request_tensor[r]]] = r
-        cursor[w.request_tensor[r]] += 1
-
-    slot = np.full(k, -1, np.int64)
+    first, by_tensor = _transfers_by_tensor(w, m, num_requests)
+    slot = np.full(arrays.compute.shape[1], -1, np.int64)
     count = 0
     for tensor in range(m):
         u = arrays.producer[tensor]
-        source = device[u]
+        source = w.device[u]
         home = count
         begin[home], end[home], where[home] = w.start[u], w.finish[u], source
-        size[home] = arrays.tensor_bytes[tensor]
         count += 1
         slot[source] = home
         for r in range(first[tensor], first[tensor + 1]):
             request = by_tensor[r]
             d = w.request_destination[request]
-            begin[count], end[count] = w.request_start[request], w.request_finish[request]
-            where[count], size[count] = d, arrays.tensor_bytes[tensor]
+            begin[count], end[count], where[count] = w.request_start[request], w.request_finish[request], d
             slot[d] = count
             end[home] = max(end[home], end[count])
             count += 1
         for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
             v = arrays.consumer[e]
-            d = device[v]
+            d = w.device[v]
             if slot[d] < home:
-                begin[count] = w.finish[u]
+                begin[count], where[count] = w.finish[u], d
                 end[count] = w.finish[u] + arrays.transfer[tensor, arrays.link_class[source, d]]
-                where[count], size[count] = d, arrays.tensor_bytes[tensor]
                 slot[d] = count
                 end[home] = max(end[home], end[count])
                 count += 1
             end[slot[d]] = max(end[slot[d]], w.finish[v])
+        for i in range(home, count):
+            size[i] = arrays.tensor_bytes[tensor]
+    return begin[:count], end[:count], where[:count], size[:count]
 
+
+@njit(cache=True, nogil=True)
+def execute(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[int, int]:
+    """Prepare the workspace and simulate the placement in it."""
+    _reset(arrays, w, mode)
+    if mode == PLANNED:
+        _order_ops(arrays, w)
+        if arrays.num_channels > 0:
+            _order_transfers(arrays, w)
+    return simulate(arrays, w, mode)
+
+
+@njit(cache=True, nogil=True)
+def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> NDArray[np.int64]:
+    """Return the largest number of bytes on each device over the schedule in `w`, shape (k,).
+
+    A tensor lives on its producer's device from its producer's start, on another from its transfer's start,
+    in both cases until the last reader there, or the transfer, ends.
+    """
+    n, k = arrays.compute.shape
+    begin, end, where, size = _lives(arrays, w, num_requests)
     now = np.zeros(k, np.int64)
     for op in range(n):
-        now[device[op]] += arrays.resident[op]
+        now[w.device[op]] += arrays.resident[op]
     peak = now.copy()
-    by_begin = np.argsort(begin[:count], kind="mergesort")
-    by_end = np.argsort(end[:count], kind="mergesort")
+    by_begin = np.argsort(begin, kind="mergesort")
+    by_end = np.argsort(end, kind="mergesort")
     j = 0
-    for i in range(count):
+    for i in range(len(begin)):
         x = by_begin[i]
         if begin[x] == end[x]:
             continue
@@ -639,16 +703,16 @@ def peak_memory(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64], 
     return peak
 
 
-@njit(cache=True, nogil=True)
-def allowed(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64]) -> bool:
-    """Whether a placement satisfies compatibility, colocation and static capacity."""
+@njit(cache=True, nogil=True, inline="always")
+def _allowed(arrays: ProblemArrays, w: Workspace) -> bool:
+    """Whether the placement in `w` satisfies compatibility, colocation and static capacity."""
     n, k = arrays.compute.shape
     for g in range(arrays.num_groups):
         w.group_device[g] = -1
     for d in range(k):
         w.load[d] = 0
     for op in range(n):
-        d = device[op]
+        d = w.device[op]
         if d < 0 or d >= k or arrays.compute[op, d] < 0:
             return False
         w.load[d] += arrays.resident[op]
@@ -668,23 +732,24 @@ def allowed(arrays: ProblemArrays, w: Workspace, device: NDArray[np.int64]) -> b
 def batch(arrays: ProblemArrays, devices: NDArray[np.int32], ranks: NDArray[np.int64], mode: int, out: NDArray[np.int64]) -> None:
     """Makespan of every row of `devices` into `out`; INFEASIBLE where a constraint is broken.
 
-    `ranks` has one row for all placements, or one row each.
+    `ranks` has no row (mode FIFO), one row for all placements, or one row each.
     """
     w = make_workspace(arrays)
     n, k = arrays.compute.shape
-    device = np.empty(n, np.int64)
-    shared = ranks.shape[0] == 1
     for b in range(devices.shape[0]):
         for op in range(n):
-            device[op] = devices[b, op]
-        if not allowed(arrays, w, device):
+            w.device[op] = devices[b, op]
+        if ranks.shape[0] > b:  # one row for all is copied once
+            for op in range(n):
+                w.rank[op] = ranks[b, op]
+        if not _allowed(arrays, w):
             out[b] = INFEASIBLE
             continue
-        makespan, requests = simulate(arrays, w, device, ranks[0] if shared else ranks[b], mode)
+        makespan, requests = execute(arrays, w, mode)
         if makespan == DEADLOCK:
             makespan = INFEASIBLE
         elif arrays.peak_memory:
-            peak = peak_memory(arrays, w, device, requests)
+            peak = peak_memory(arrays, w, requests)
             for d in range(k):
                 if peak[d] > arrays.capacity[d]:
                     makespan = INFEASIBLE
@@ -695,12 +760,16 @@ def batch(arrays: ProblemArrays, devices: NDArray[np.int32], ranks: NDArray[np.i
 def single(
     arrays: ProblemArrays, device: NDArray[np.int64], rank: NDArray[np.int64], mode: int
 ) -> tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return (makespan, start, finish, requests, peak memory) of one placement.
+    """Return (makespan, start, finish, requests, peak memory) of one placement; `rank` is empty in the mode FIFO.
 
     `requests` has the rows tensor, destination, start and finish of the contended transfers.
     """
     w = make_workspace(arrays)
-    makespan, count = simulate(arrays, w, device, rank, mode)
+    for op in range(len(device)):
+        w.device[op] = device[op]
+    for op in range(len(rank)):
+        w.rank[op] = rank[op]
+    makespan, count = execute(arrays, w, mode)
     requests = np.empty((4, count), np.int64)
     if makespan == DEADLOCK:
         return makespan, w.start, w.finish, requests, np.zeros(arrays.compute.shape[1], np.int64)
@@ -709,4 +778,4 @@ def single(
         requests[1, r] = w.request_destination[r]
         requests[2, r] = w.request_start[r]
         requests[3, r] = w.request_finish[r]
-    return makespan, w.start, w.finish, requests, peak_memory(arrays, w, device, count)
+    return makespan, w.start, w.finish, requests, peak_memory(arrays, w, count)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from placeopt.makespan import simulator as kernels
-from placeopt.makespan.evaluate import evaluate_batch, problem_arrays
+from placeopt.makespan.arrays import problem_arrays
+from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.problem import PlacementProblem
 
 
@@ -37,7 +38,9 @@ def test_evaluations_on_one_core(benchmark, n, edges, k, batch, queue):
     problem = layered(n, k, edges)
     rng = np.random.default_rng(1)
     devices = rng.integers(0, k, (batch, n)).astype(np.int32)
-    ranks = np.arange(n)[None, :] if queue == "priority" else np.zeros((1, 0), dtype=np.int64)
+    ranks = np.arange(n)[None, :] if queue == "priority" else np.zeros((0, 0), dtype=np.int64)
+    devices.setflags(write=False)
+    ranks.setflags(write=False)
     out = np.empty(batch, dtype=np.int64)
     arrays = problem_arrays(problem)
     kernels.batch(arrays, devices, ranks, kernels.MODES[queue], out)
