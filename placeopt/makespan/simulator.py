@@ -255,8 +255,8 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
         elif mode != PLANNED:
             _push(w.heap_key, w.heap_op, w.offset[d], w.size[d], at if mode == FIFO else w.rank[v], v)
             w.size[d] += 1
-        if w.running[d] < 0:
-            _add(w.touched, w.is_touched, w.count, TOUCHED, d)  # a device whose own completion at this time is still ahead is touched then
+        if w.running[d] < 0:  # a device whose own completion at this time is still ahead is touched then
+            _add(w.touched, w.is_touched, w.count, TOUCHED, d)
 
 
 @njit(cache=True, nogil=True, _nrt=False)
