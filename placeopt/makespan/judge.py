@@ -1,18 +1,27 @@
 """The independent judge: every violation of a placement or a schedule, in words.
 
-Plain Python on purpose: no numba, and no code shared with the kernels that it checks.
+Plain arrays on purpose: no numba, and no code shared with the kernels that it checks. Each rule is a test of whole
+columns; words are made only for the rows that break it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
-    from placeopt.model.placement import Placement
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.schedule import Schedule
+
+MOST_WORDS = 1000
+"""Violations of one rule that are put into words."""
 
 
 def placement_violations(
@@ -23,40 +32,24 @@ def placement_violations(
     `memory` and `colocation` switch the checks of those constraints. Dynamic peak memory depends on the
     schedule and is judged by `schedule_violations`.
     """
-    device = placement.device.tolist()
+    device = placement.device
     n, k = problem.num_ops, problem.num_devices
+    names, devices = problem.op_names, problem.device_names
     if len(device) != n:
         return [f"expected a device for each of {n} ops, received {len(device)}"]
-    found = []
-    for op, d in enumerate(device):
-        if not 0 <= d < k:
-            found.append(f"op '{problem.op_names[op]}' is on device {d}; devices are 0..{k - 1}")
-    if found:
-        return found
-    table = problem.compute
-    for op, d in enumerate(device):
-        if table[op, d] < 0:
-            found.append(f"op '{problem.op_names[op]}' cannot run on device '{problem.device_names[d]}'")
+    unknown = _rows((device < 0) | (device >= k))
+    if unknown:
+        return [f"op '{names[op]}' is on device {device[op]}; devices are 0..{k - 1}" for op in unknown]
+    stuck = _rows(problem.compute[np.arange(n), device] < 0)
+    found = [f"op '{names[op]}' cannot run on device '{devices[device[op]]}'" for op in stuck]
     if colocation:
-        home: dict[int, int] = {}
-        for op, group in enumerate(problem.colocation.tolist()):
-            if group < 0:
-                continue
-            first = home.setdefault(group, op)
-            if device[first] != device[op]:
-                found.append(
-                    f"ops '{problem.op_names[first]}' and '{problem.op_names[op]}' of colocation group {group} are on "
-                    f"'{problem.device_names[device[first]]}' and '{problem.device_names[device[op]]}'"
-                )
+        found += _split_groups(problem, device)
     if memory:
-        used = [0] * k
-        for op, size in enumerate(problem.resident.tolist()):
-            used[device[op]] += size
-        for d, capacity in enumerate(problem.capacity.tolist()):
-            if used[d] > capacity:
-                found.append(
-                    f"device '{problem.device_names[d]}' holds {used[d]} resident bytes, over its capacity of {capacity}"
-                )
+        used = _sums(device, problem.resident, k)
+        found += [
+            f"device '{devices[d]}' holds {used[d]} resident bytes, over its capacity of {problem.capacity[d]}"
+            for d in _rows(used > problem.capacity)
+        ]
     return found
 
 
@@ -67,128 +60,221 @@ def schedule_violations(problem: PlacementProblem, schedule: Schedule) -> list[s
     transfer per tensor and destination that needs it, transfers after their producer, one transfer at a
     time per channel, compatibility, colocation, capacity, and the dynamic peak where it is limited.
     """
-    from placeopt.model.placement import Placement
-
     found = placement_violations(problem, Placement(schedule.device))
     if found:
         return found
-    device = schedule.device.tolist()
-    start, end = schedule.start.tolist(), schedule.finish.tolist()
-    name = problem.op_names
-    for op in range(problem.num_ops):
-        expected = int(problem.compute[op, device[op]])
-        if start[op] < 0:
-            found.append(f"op '{name[op]}' starts at {start[op]}, before time 0")
-        if end[op] - start[op] != expected:
-            found.append(f"op '{name[op]}' takes {end[op] - start[op]} ticks instead of {expected}")
-    for d in range(problem.num_devices):
-        here = [op for op in range(problem.num_ops) if device[op] == d]
-        found += _overlaps([(start[op], end[op], f"op '{name[op]}'") for op in here],
-                           f"device '{problem.device_names[d]}'")  # fmt: skip
-
-    arrival: dict[tuple[int, int], int] = {}
-    lanes: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-    rows = zip(
-        schedule.transfer_tensor.tolist(),
-        schedule.transfer_destination.tolist(),
-        schedule.transfer_start.tolist(),
-        schedule.transfer_finish.tolist(),
-        strict=True,
-    )
-    begins: dict[tuple[int, int], int] = {}
-    for tensor, d, begin, finish in rows:
-        producer = int(problem.producer[tensor])
-        source = device[producer]
-        what = f"transfer of tensor {tensor} of '{name[producer]}' to '{problem.device_names[d]}'"
-        if (tensor, d) in arrival:
-            found.append(f"{what} happens twice")
-        if d == source:
-            found.append(f"{what} goes to the device it is on")
-            continue
-        expected = int(problem.transfer[tensor, problem.link_class[source, d]])
-        if finish - begin != expected:
-            found.append(f"{what} takes {finish - begin} ticks instead of {expected}")
-        if begin < end[producer]:
-            found.append(f"{what} starts at {begin}, before its producer ends at {end[producer]}")
-        arrival[tensor, d] = finish
-        begins[tensor, d] = begin
-        channel = int(problem.channel[source, d])
-        if channel >= 0:
-            lanes[channel].append((begin, finish, what))
-        elif begin != end[producer]:
-            found.append(f"{what} has no contention, so it starts at {end[producer]}, not at {begin}")
-    for channel, transfers in sorted(lanes.items()):
-        found += _overlaps(transfers, f"channel {channel}")
-
-    needed = set()
-    for tensor in range(problem.num_tensors):
-        producer = int(problem.producer[tensor])
-        for position in range(int(problem.consumer_ptr[tensor]), int(problem.consumer_ptr[tensor + 1])):
-            op = int(problem.consumer[position])
-            if device[op] == device[producer]:
-                available = end[producer]
-            else:
-                needed.add((tensor, device[op]))
-                if (tensor, device[op]) not in arrival:
-                    found.append(
-                        f"op '{name[op]}' needs tensor {tensor} of '{name[producer]}', which is never sent to it"
-                    )
-                    continue
-                available = arrival[tensor, device[op]]
-            if start[op] < available:
-                found.append(
-                    f"op '{name[op]}' starts at {start[op]}, before its input of '{name[producer]}' arrives at {available}"
-                )
-    for tensor, d in sorted(set(arrival) - needed):
-        found.append(f"tensor {tensor} is sent to '{problem.device_names[d]}', where nothing reads it")
+    found = _op_violations(problem, schedule)
+    transfers, words = _transfer_violations(problem, schedule)
+    found += words
+    found += _input_violations(problem, schedule, transfers)
     if problem.memory == "peak" and not found:
-        found += _peak_violations(problem, device, start, end, begins, arrival)
+        found += _peak_violations(problem, schedule, transfers)
     return found
 
 
-def _overlaps(intervals: list[tuple[int, int, str]], where: str) -> list[str]:
-    """List pairs of intervals of positive length that overlap, or cut through one another, on one resource."""
-    found = []
-    busy = sorted(x for x in intervals if x[1] > x[0])
-    for (_, end, what), (start, _, other) in pairwise(busy):
-        if start < end:
-            found.append(f"{where}: {other} starts at {start}, while {what} runs until {end}")
-    for begin, finish, what in intervals:
-        if begin == finish and any(a < begin < b for a, b, _ in busy):
-            found.append(f"{where}: {what} of no length runs at {begin}, inside another")
-    return found
+class _Transfers(NamedTuple):
+    """The transfers of a schedule that leave their tensor's device, sorted by key = tensor * num_devices + destination."""
+
+    key: NDArray[np.int64]
+    start: NDArray[np.int64]
+    finish: NDArray[np.int64]
+
+    def position(self, key: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the transfer of each key, -1 where there is none."""
+        if not len(self.key):
+            return np.full(len(key), -1, dtype=np.int64)
+        at = np.minimum(np.searchsorted(self.key, key), len(self.key) - 1)
+        return np.where(self.key[at] == key, at, -1)
 
 
-def _peak_violations(
-    problem: PlacementProblem,
-    device: list[int],
-    start: list[int],
-    end: list[int],
-    begins: dict[tuple[int, int], int],
-    arrival: dict[tuple[int, int], int],
+def _rows(broken: NDArray[np.bool_]) -> list[int]:
+    """Return the first rows that break a rule."""
+    rows: list[int] = np.flatnonzero(broken)[:MOST_WORDS].tolist()
+    return rows
+
+
+def _sorted(key: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a stable order by key; evaluated schedules are in that order already."""
+    if (key[1:] >= key[:-1]).all():
+        return np.arange(len(key))
+    return np.argsort(key, kind="stable")
+
+
+def _sums(group: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    total = np.zeros(count, dtype=np.int64)
+    np.add.at(total, group, values)
+    return total
+
+
+def _split_groups(problem: PlacementProblem, device: NDArray[np.int64]) -> list[str]:
+    """List ops that are not on the device of the first op of their colocation group."""
+    grouped = np.flatnonzero(problem.colocation >= 0)
+    _, first, group = np.unique(problem.colocation[grouped], return_index=True, return_inverse=True)
+    home = grouped[first][group]
+    return [
+        f"ops '{problem.op_names[home[i]]}' and '{problem.op_names[grouped[i]]}' of colocation group "
+        f"{problem.colocation[home[i]]} are on '{problem.device_names[device[home[i]]]}' and "
+        f"'{problem.device_names[device[grouped[i]]]}'"
+        for i in _rows(device[home] != device[grouped])
+    ]
+
+
+def _op_violations(problem: PlacementProblem, schedule: Schedule) -> list[str]:
+    """Durations, no start before 0, one op at a time on a device."""
+    device, start, finish, name = schedule.device, schedule.start, schedule.finish, problem.op_names
+    expected = problem.compute[np.arange(problem.num_ops), device]
+    found = [f"op '{name[op]}' starts at {start[op]}, before time 0" for op in _rows(start < 0)]
+    found += [
+        f"op '{name[op]}' takes {finish[op] - start[op]} ticks instead of {expected[op]}"
+        for op in _rows(finish - start != expected)
+    ]
+    return found + _overlaps(
+        device, start, finish, lambda d: f"device '{problem.device_names[d]}'", lambda op: f"op '{name[op]}'"
+    )
+
+
+def _transfer_violations(problem: PlacementProblem, schedule: Schedule) -> tuple[_Transfers, list[str]]:
+    """Each transfer happens once, leaves its device, takes its time, follows its producer, and has its channel alone."""
+    tensor, target = schedule.transfer_tensor, schedule.transfer_destination
+    start, finish = schedule.transfer_start, schedule.transfer_finish
+    inside = (tensor >= 0) & (tensor < problem.num_tensors) & (target >= 0) & (target < problem.num_devices)
+    found = [f"transfer {i} is of tensor {tensor[i]} to device {target[i]}, which do not exist" for i in _rows(~inside)]
+    tensor, target, start, finish = tensor[inside], target[inside], start[inside], finish[inside]
+    producer = problem.producer[tensor]
+    source, ready = schedule.device[producer], schedule.finish[producer]
+
+    def what(i: int) -> str:
+        return (
+            f"transfer of tensor {tensor[i]} of '{problem.op_names[producer[i]]}' to "
+            f"'{problem.device_names[target[i]]}'"
+        )
+
+    away = source != target
+    found += [f"{what(i)} goes to the device it is on" for i in _rows(~away)]
+    key = tensor * problem.num_devices + target
+    order = _sorted(key)
+    again = np.zeros(len(key), dtype=np.bool_)
+    again[order[1:]] = key[order[1:]] == key[order[:-1]]
+    found += [f"{what(i)} happens twice" for i in _rows(again)]
+    expected = problem.transfer[tensor, np.where(away, problem.link_class[source, target], 0)]
+    found += [
+        f"{what(i)} takes {finish[i] - start[i]} ticks instead of {expected[i]}"
+        for i in _rows(away & (finish - start != expected))
+    ]
+    found += [
+        f"{what(i)} starts at {start[i]}, before its producer ends at {ready[i]}" for i in _rows(away & (start < ready))
+    ]
+    channel = np.where(away, problem.channel[source, target], -1)
+    found += [
+        f"{what(i)} has no contention, so it starts at {ready[i]}, not at {start[i]}"
+        for i in _rows(away & (channel < 0) & (start != ready))
+    ]
+    lane = np.flatnonzero(channel >= 0)
+    found += _overlaps(
+        channel[lane], start[lane], finish[lane], lambda c: f"channel {c}", lambda i: what(int(lane[i]))
+    )
+    kept = order[away[order]]
+    return _Transfers(key[kept], start[kept], finish[kept]), found
+
+
+def _input_violations(problem: PlacementProblem, schedule: Schedule, transfers: _Transfers) -> list[str]:
+    """Every input is there before its op starts, and nothing is sent to where nobody reads it."""
+    device, name = schedule.device, problem.op_names
+    op, tensor = problem.consumer, problem.edge_tensor
+    producer = problem.producer[tensor]
+    away = device[op] != device[producer]
+    key = tensor * problem.num_devices + device[op]
+    at = transfers.position(key)
+    found = [
+        f"op '{name[op[e]]}' needs tensor {tensor[e]} of '{name[producer[e]]}', which is never sent to it"
+        for e in _rows(away & (at < 0))
+    ]
+    available = schedule.finish[producer].copy()
+    sent = away & (at >= 0)
+    available[sent] = transfers.finish[at[sent]]
+    found += [
+        f"op '{name[op[e]]}' starts at {schedule.start[op[e]]}, before its input of '{name[producer[e]]}' arrives at "
+        f"{available[e]}"
+        for e in _rows((~away | sent) & (schedule.start[op] < available))
+    ]
+    read = np.zeros(len(transfers.key), dtype=np.bool_)
+    read[at[sent]] = True
+    unread = ~read & (transfers.position(transfers.key) == np.arange(len(read))) if not read.all() else ~read
+    return found + [
+        f"tensor {x // problem.num_devices} is sent to '{problem.device_names[x % problem.num_devices]}', where nothing "
+        "reads it"
+        for x in transfers.key[_rows(unread)].tolist()
+    ]
+
+
+def _overlaps(
+    where: NDArray[np.int64],
+    start: NDArray[np.int64],
+    finish: NDArray[np.int64],
+    place: Callable[[int], str],
+    what: Callable[[int], str],
 ) -> list[str]:
-    """List devices whose resident bytes plus live tensors pass their capacity at some moment."""
-    lives: list[list[tuple[int, int, int]]] = [[] for _ in range(problem.num_devices)]
-    for tensor in range(problem.num_tensors):
-        producer = int(problem.producer[tensor])
-        size = int(problem.tensor_bytes[tensor])
-        readers = problem.consumer[problem.consumer_ptr[tensor] : problem.consumer_ptr[tensor + 1]].tolist()
-        home = device[producer]
-        sent = [d for t, d in arrival if t == tensor]
-        last = [end[v] for v in readers if device[v] == home] + [arrival[tensor, d] for d in sent] + [end[producer]]
-        lives[home].append((start[producer], max(last), size))
-        for d in sent:
-            last = [end[v] for v in readers if device[v] == d] + [arrival[tensor, d]]
-            lives[d].append((begins[tensor, d], max(last), size))
+    """List neighbours that overlap on one resource, and intervals of no length that run inside another."""
+    rows = np.flatnonzero(finish > start)
+    rows = rows[np.lexsort((start[rows], where[rows]))]
+    first, second = rows[:-1], rows[1:]
+    clash = (where[first] == where[second]) & (start[second] < finish[first])
+    found = [
+        f"{place(int(where[a]))}: {what(b)} starts at {start[b]}, while {what(a)} runs until {finish[a]}"
+        for a, b in zip(first[clash][:MOST_WORDS].tolist(), second[clash][:MOST_WORDS].tolist(), strict=True)
+    ]
+    empty = np.flatnonzero(finish == start)
+    if not (len(empty) and len(rows)):
+        return found
+    # the last interval on the same resource that starts before it
+    both = np.concatenate([rows, empty])
+    is_empty = np.concatenate([np.zeros(len(rows), np.int64), np.ones(len(empty), np.int64)])
+    order = np.lexsort((-is_empty, start[both], where[both]))
+    latest = np.maximum.accumulate(np.where(is_empty[order] == 1, -1, np.arange(len(order))))
+    at = np.flatnonzero(is_empty[order] == 1)
+    x, y = both[order[at]], both[order[np.maximum(latest[at], 0)]]
+    broken = (latest[at] >= 0) & (where[x] == where[y]) & (start[y] < start[x]) & (start[x] < finish[y])
+    return found + [
+        f"{place(int(where[i]))}: {what(i)} of no length runs at {start[i]}, inside another"
+        for i in np.sort(x[broken])[:MOST_WORDS].tolist()
+    ]
+
+
+def _peak_violations(problem: PlacementProblem, schedule: Schedule, transfers: _Transfers) -> list[str]:
+    """List devices whose resident bytes plus live tensors pass their capacity at some moment.
+
+    A tensor lives at home from its producer's start, elsewhere from its transfer's start; in both cases until its last
+    reader there, or a transfer of it, ends.
+    """
+    device, k = schedule.device, problem.num_devices
+    op, tensor = problem.consumer, problem.edge_tensor
+    home = device[problem.producer]
+    away = device[op] != home[tensor]
+    sent_tensor = transfers.key // k
+    last_home = schedule.finish[problem.producer].copy()
+    np.maximum.at(last_home, tensor[~away], schedule.finish[op[~away]])
+    np.maximum.at(last_home, sent_tensor, transfers.finish)
+    last_away = transfers.finish.copy()
+    np.maximum.at(last_away, transfers.position(tensor[away] * k + device[op[away]]), schedule.finish[op[away]])
+    where = np.concatenate([home, transfers.key % k])
+    begin = np.concatenate([schedule.start[problem.producer], transfers.start])
+    end = np.concatenate([last_home, last_away])
+    size = np.concatenate([problem.tensor_bytes, problem.tensor_bytes[sent_tensor]])
+    lives = end > begin
+    where, begin, end, size = where[lives], begin[lives], end[lives], size[lives]
+    fixed = _sums(device, problem.resident, k)
+    # what ends at a moment is gone before anything begins
+    time, change = np.concatenate([begin, end]), np.concatenate([size, -size])
+    where = np.concatenate([where, where])
+    order = np.lexsort((change > 0, time, where))
+    total = np.cumsum(change[order])  # 0 at the end of every device: its lives have all ended
+    over = np.flatnonzero(fixed[where[order]] + total > problem.capacity[where[order]])
     found = []
-    for d, spans in enumerate(lives):
-        fixed = sum(int(problem.resident[op]) for op in range(problem.num_ops) if device[op] == d)
-        for moment in sorted({a for a, _, _ in spans}):
-            used = fixed + sum(size for a, b, size in spans if a <= moment < b)
-            if used > int(problem.capacity[d]):
-                found.append(
-                    f"device '{problem.device_names[d]}' holds {used} bytes at {moment}, over its capacity of "
-                    f"{int(problem.capacity[d])}"
-                )
-                break
+    for d, first in zip(*np.unique(where[order][over], return_index=True), strict=True):
+        moment = time[order[over[first]]]
+        used = fixed[d] + size[(where[: len(size)] == d) & (begin <= moment) & (moment < end)].sum()
+        found.append(
+            f"device '{problem.device_names[d]}' holds {used} bytes at {moment}, over its capacity of "
+            f"{problem.capacity[d]}"
+        )
     return found

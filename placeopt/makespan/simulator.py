@@ -35,7 +35,7 @@ DEADLOCK = -1
 _NEVER = np.iinfo(np.int64).max
 
 TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE = range(5)
-"""Entries of `Workspace.count`: touched devices, active channels, running transfers, requests so far, ops completed."""
+"""Entries of `Workspace.counter`: touched devices, active channels, running transfers, requests so far, ops completed."""
 
 
 class Workspace(NamedTuple):
@@ -43,7 +43,7 @@ class Workspace(NamedTuple):
 
     device: NDArray[np.int64]  # (n,) the placement
     rank: NDArray[np.int64]  # (n,) its priorities, 0 without
-    count: NDArray[np.int64]  # (5,) see TOUCHED
+    counter: NDArray[np.int64]  # (5,) see TOUCHED
     pending: NDArray[np.int64]  # (n,) inputs still missing
     cost: NDArray[np.int64]  # (n,) ticks of each op on its device
     ready: NDArray[np.int64]  # (n,) time the inputs are available
@@ -101,7 +101,7 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
     return Workspace(
         device=np.empty(n, i64),
         rank=np.zeros(n, i64),
-        count=np.zeros(5, i64),
+        counter=np.zeros(5, i64),
         pending=np.empty(n, i64),
         cost=np.empty(n, i64),
         ready=np.empty(n, i64),
@@ -256,7 +256,7 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
             _push(w.heap_key, w.heap_op, w.offset[d], w.size[d], at if mode == FIFO else w.rank[v], v)
             w.size[d] += 1
         if w.running[d] < 0:  # a device whose own completion at this time is still ahead is touched then
-            _add(w.touched, w.is_touched, w.count, TOUCHED, d)
+            _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
 
 @njit(cache=True, nogil=True, _nrt=False)
@@ -283,17 +283,17 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
         w.channel_running[c] = -1
         w.is_active[c] = False
     for i in range(5):
-        w.count[i] = 0
+        w.counter[i] = 0
     if mode == PLANNED:
         for d in range(k):
-            _add(w.touched, w.is_touched, w.count, TOUCHED, d)
+            _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
         return
     for op in range(n):
         if w.pending[op] == 0:
             d = w.device[op]
             _push(w.heap_key, w.heap_op, w.offset[d], w.size[d], w.rank[op], op)
             w.size[d] += 1
-            _add(w.touched, w.is_touched, w.count, TOUCHED, d)
+            _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
 
 @njit(cache=True, nogil=True)
@@ -359,7 +359,7 @@ def _order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _next_transfer(w: Workspace, mode: int, c: int) -> int:
+def _next_transfer(w: Workspace, mode: int, c: int) -> np.int64:
     """Take the next request of channel c, -1 if it has none that may start."""
     r = np.int64(-1)
     if mode == PLANNED:
@@ -380,7 +380,7 @@ def _next_transfer(w: Workspace, mode: int, c: int) -> int:
 def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) -> bool:
     """Step 2: idle channels start one transfer each; return whether one takes no time."""
     instant = False
-    for i in range(w.count[ACTIVE]):
+    for i in range(w.counter[ACTIVE]):
         c = w.active[i]
         w.is_active[c] = False
         if w.channel_running[c] >= 0:
@@ -394,16 +394,16 @@ def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) 
         w.channel_running[c] = r
         w.request_start[r] = time
         w.request_finish[r] = time + cost
-        _push(w.event_key, w.event_channel, 0, w.count[EVENTS], time + cost, c)
-        w.count[EVENTS] += 1
+        _push(w.event_key, w.event_channel, 0, w.counter[EVENTS], time + cost, c)
+        w.counter[EVENTS] += 1
         if cost == 0:
             instant = True
-    w.count[ACTIVE] = 0
+    w.counter[ACTIVE] = 0
     return instant
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _next_op(w: Workspace, mode: int, d: int, time: int) -> int:
+def _next_op(w: Workspace, mode: int, d: int, time: int) -> np.int64:
     """Take the next op of device d; -1 if none may start now, then `next_time` says when to look again."""
     base = w.offset[d]
     op = np.int64(-1)
@@ -442,7 +442,7 @@ def _start_ops(w: Workspace, mode: int, time: int) -> bool:
     The order of devices cannot matter: starts do not interact.
     """
     instant = False
-    for i in range(w.count[TOUCHED]):
+    for i in range(w.counter[TOUCHED]):
         d = w.touched[i]
         w.is_touched[d] = False
         if w.running[d] >= 0:
@@ -457,7 +457,7 @@ def _start_ops(w: Workspace, mode: int, time: int) -> bool:
         w.next_time[d] = time + cost
         if cost == 0:
             instant = True
-    w.count[TOUCHED] = 0
+    w.counter[TOUCHED] = 0
     return instant
 
 
@@ -474,7 +474,7 @@ def _advance(w: Workspace, k: int) -> tuple[int, int, int]:
             together = 1
         elif w.next_time[d] == soonest:
             together += 1
-    if w.count[EVENTS] > 0 and w.event_key[0] < soonest:
+    if w.counter[EVENTS] > 0 and w.event_key[0] < soonest:
         soonest = w.event_key[0]
         together = 0
     if together == 1:
@@ -485,13 +485,13 @@ def _advance(w: Workspace, k: int) -> tuple[int, int, int]:
 @njit(cache=True, nogil=True, inline="always")
 def _complete_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) -> None:
     """Step 1 for transfers: free their channels; their tensor is available to its readers there."""
-    while w.count[EVENTS] > 0 and w.event_key[0] == time:
+    while w.counter[EVENTS] > 0 and w.event_key[0] == time:
         c = w.event_channel[0]
-        _pop(w.event_key, w.event_channel, 0, w.count[EVENTS])
-        w.count[EVENTS] -= 1
+        _pop(w.event_key, w.event_channel, 0, w.counter[EVENTS])
+        w.counter[EVENTS] -= 1
         r = w.channel_running[c]
         w.channel_running[c] = -1
-        _add(w.active, w.is_active, w.count, ACTIVE, c)
+        _add(w.active, w.is_active, w.counter, ACTIVE, c)
         tensor = w.request_tensor[r]
         d = w.request_destination[r]
         for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
@@ -512,7 +512,7 @@ def _request(arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source
                 r += 1
             w.requested[r] = True
         else:
-            r = w.count[REQUESTS]
+            r = w.counter[REQUESTS]
             w.request_key[r] = time if mode == FIFO else w.best_rank[d]
             w.request_tensor[r] = tensor
             w.request_destination[r] = d
@@ -522,8 +522,8 @@ def _request(arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source
                 w.request_key, w.request_tensor, w.request_destination, w.request_left, w.request_right,
                 w.channel_root[c], r,
             )  # fmt: skip
-        w.count[REQUESTS] += 1
-        _add(w.active, w.is_active, w.count, ACTIVE, c)
+        w.counter[REQUESTS] += 1
+        _add(w.active, w.is_active, w.counter, ACTIVE, c)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -564,12 +564,12 @@ def _complete_ops(arrays: ProblemArrays, w: Workspace, mode: int, time: int, beg
     for source in range(begin, end):
         if w.next_time[source] != time:
             continue
-        _add(w.touched, w.is_touched, w.count, TOUCHED, source)
+        _add(w.touched, w.is_touched, w.counter, TOUCHED, source)
         u = w.running[source]
         if u >= 0:
             w.running[source] = -1
             w.next_time[source] = _NEVER
-            w.count[DONE] += 1
+            w.counter[DONE] += 1
             _complete_op(arrays, w, mode, u, source, time)
 
 
@@ -584,20 +584,20 @@ def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[int, int]:
     time = 0
     while True:
         instant = False
-        if w.count[ACTIVE] > 0:
+        if w.counter[ACTIVE] > 0:
             instant = _start_transfers(arrays, w, mode, time)
         if not instant:
             instant = _start_ops(w, mode, time)
         begin, end = 0, k
         if not instant:
-            if w.count[DONE] == n:
+            if w.counter[DONE] == n:
                 break
             time, begin, end = _advance(w, k)
             if time == _NEVER:
-                return DEADLOCK, w.count[REQUESTS]
+                return DEADLOCK, w.counter[REQUESTS]
         _complete_transfers(arrays, w, mode, time)
         _complete_ops(arrays, w, mode, time, begin, end)
-    return time, w.count[REQUESTS]
+    return time, w.counter[REQUESTS]
 
 
 # --- memory and constraints ----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from placeopt.makespan.bounds.relaxation import Relaxation, relax
 from placeopt.makespan.bounds.time_indexed import time_indexed_bound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -27,7 +28,19 @@ if TYPE_CHECKING:
 
 
 COMBINATORIAL = ("critical-path", "load", "communication", "head-tail", "energy", "destructive")
-"""Bounds that take milliseconds to a few seconds at any size, cheapest first."""
+"""Bounds that take milliseconds to a few seconds, cheapest first."""
+
+PROGRAMS = ("front", "assignment-lp", "time-indexed-lp")
+"""Bounds by CP-SAT and linear programs, which take what they are given."""
+
+CHEAP_WORK = 4_000_000
+"""Ops times devices, plus edges, that are read in about a tenth of a second; beyond it, without time, classes are merged."""
+
+WORK_A_SECOND = 40_000_000
+"""Steps of a combinatorial bound in a second, with care."""
+
+IDLE_SECONDS = 0.1
+"""Time that bounds may take where none is given."""
 
 
 class Analysis:
@@ -41,27 +54,29 @@ class Analysis:
     def __init__(self, problem: PlacementProblem, seconds: float = 10.0, upper: int | None = None) -> None:
         self.problem, self.seconds, self.upper = problem, seconds, upper
         self.started = time.perf_counter()
+        self.end = self.started + max(IDLE_SECONDS, seconds)
         self.bounds: dict[str, int] = {}
 
     @cached_property
     def relaxation(self) -> Relaxation:
-        """The cheapest version of the problem."""
-        return relax(self.problem)
+        """The cheapest version of the problem; without time for a large one, that of its fastest devices."""
+        size = self.problem.num_ops * self.problem.num_devices + self.problem.num_edges
+        return relax(self.problem, merged=size > CHEAP_WORK * (1 + 20 * self.seconds))
 
     @cached_property
     def heads(self) -> HeadsTails:
         """Communication-aware heads and tails per device class."""
-        return heads_tails(self.relaxation, seconds=self.seconds)
+        return heads_tails(self.relaxation, end=self._until(0.4))
 
     @cached_property
     def load(self) -> LoadBound:
         """The load bound and its class weights."""
-        return load_bound(self.relaxation)
+        return load_bound(self.relaxation, self.end)
 
     @property
     def seconds_left(self) -> float:
         """Time left of the budget."""
-        return max(0.0, self.seconds - (time.perf_counter() - self.started))
+        return max(0.0, self.end - time.perf_counter())
 
     def within(self, horizon: int, seconds: float) -> tuple[HeadsTails, Clusters] | None:
         """Return heads, tails and shared or separated ops of all schedules up to `horizon`; None if there is none."""
@@ -83,39 +98,61 @@ class Analysis:
                 value, method = found, name
         return value, method
 
-    def _share(self, share: float) -> float:
-        """Time for one program; an explicit request gets at least a second."""
-        return max(1.0, share * self.seconds_left)
-
     def closed(self) -> bool:
-        """Whether the bound meets the known solution."""
-        return self.upper is not None and self.best()[0] >= self.upper
+        """Whether the bound meets the known solution, or refutes every one."""
+        value = self.best()[0]
+        return (self.upper is not None and value >= self.upper) or value >= self.most
+
+    @cached_property
+    def most(self) -> int:
+        """One more than the length of the schedule that runs everything in turn: as a bound, it proves that there is none."""
+        return self.relaxation.serial + 1
+
+    def run_all(self, chosen: Sequence[str], *, optional: bool) -> None:
+        """Run the bounds `chosen`, cheapest first, until one meets the known solution."""
+        for name in (*COMBINATORIAL, *PROGRAMS):
+            if name in chosen and not self.closed():
+                self.run(name, optional=optional)
 
     def run(self, name: str, *, optional: bool = False) -> int:
         """Run one bound and return its value; an optional one is skipped if time is short."""
+        if optional and not self._affordable(name):
+            return 0
+        r, known, upper = self.relaxation, self.best()[0], self.upper
         compute: dict[str, Callable[[], int]] = {
-            "critical-path": lambda: critical_path_bound(self.relaxation),
+            "critical-path": lambda: critical_path_bound(r),
             "load": lambda: self.load.value,
             "communication": lambda: communication_bound(self.heads),
-            "head-tail": lambda: head_tail_bound(self.relaxation, self.heads, self.load.weights),
-            "energy": lambda: energy_bound(
-                self.relaxation, self.heads, self.load.weights, self.best()[0], self.upper
-            ),
+            "head-tail": lambda: head_tail_bound(r, self.heads, self.load.weights),
+            "energy": lambda: energy_bound(r, self.heads, self.load.weights, known, upper, self._until(0.5)),
             "destructive": lambda: destructive_bound(
-                self.relaxation, self.heads, self.load.weights, self.best()[0], self._share(0.3), self.upper
+                r, self.heads, self.load.weights, known, self._until(0.3), upper
             ),
-            "front": lambda: front_bound(
-                self.relaxation, self.heads, self.load.weights, self.best()[0], self._share(0.5), self.upper
-            ),
-            "assignment-lp": lambda: assignment_bound(
-                self.relaxation, self.heads, self.load, self.best()[0], self._share(0.4)
-            ),
+            "front": lambda: front_bound(r, self.heads, self.load.weights, known, self._until(0.5), upper),
+            "assignment-lp": lambda: assignment_bound(r, self.heads, self.load, known, self._until(0.4)),
             "time-indexed-lp": lambda: time_indexed_bound(
-                self.relaxation, self.heads, self.load.weights, self.best()[0], self._share(0.6), self.upper
+                r, self.heads, self.load.weights, known, self._until(0.6), upper
             ),
         }
-        if optional and name not in COMBINATORIAL and self.seconds_left < 1.0:
-            return 0
         value = int(compute[name]())
         self.bounds[name] = max(value, self.bounds.get(name, 0))
         return value
+
+    def _until(self, share: float) -> float:
+        """End of a share of the time left, in seconds of `time.perf_counter`."""
+        left = self.seconds_left
+        return time.perf_counter() + share * left if math.isfinite(left) else math.inf
+
+    def _affordable(self, name: str) -> bool:
+        """Whether there is time for a bound, by an estimate of its steps."""
+        if name in PROGRAMS:
+            return self.seconds >= 1.0 and self.seconds_left >= 0.5
+        r = self.relaxation
+        cells = r.compute.size
+        steps = {
+            "communication": min(r.num_ops, 64) * cells,
+            "head-tail": min(r.num_ops, 64) * (r.num_ops + cells),
+            "energy": 256 * cells,
+            "destructive": 50 * r.num_ops * r.num_ops if len(r.source) <= LARGEST else 0,
+        }
+        return steps.get(name, 0) <= WORK_A_SECOND * max(IDLE_SECONDS, self.seconds_left)

@@ -12,6 +12,7 @@ load, and is skipped.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,14 +32,14 @@ LARGEST = 60_000
 
 
 def assignment_bound(
-    relaxation: Relaxation, heads: HeadsTails, load: LoadBound, known: int, seconds: float
+    relaxation: Relaxation, heads: HeadsTails, load: LoadBound, known: int, end: float
 ) -> int:
-    """Return the certified LP bound, or `known` where the LP is skipped or not solved in time."""
+    """Return the certified LP bound, or `known` where the LP is skipped or not solved until `end` (`perf_counter`)."""
     classes = relaxation.compute.shape[1]
     if classes == 1 or (len(relaxation.source) + relaxation.num_ops) * classes > LARGEST:
         return known
     unit = float(max(1, known))
-    horizon = _horizon(relaxation)
+    horizon = relaxation.serial
     lp = IntegerProgram()
     makespan = lp.variable(known, horizon, unit, cost=1)
     item, _, resident = relaxation.items
@@ -47,16 +48,8 @@ def assignment_bound(
     _edges(lp, relaxation, item, share, starts, unit)
     _loads(lp, relaxation, heads, item, share, makespan, unit)
     _memory(lp, relaxation, resident, share)
-    value = lp.value(unit, seconds)
-    return known if value is None else max(known, min(value, horizon))
-
-
-def _horizon(relaxation: Relaxation) -> int:
-    """Return the length of a schedule that runs everything in turn."""
-    problem = relaxation.problem
-    copies = np.minimum(np.diff(problem.consumer_ptr), max(0, problem.num_devices - 1))
-    sent = problem.transfer.max(axis=1) * copies if problem.num_tensors else np.zeros(0, dtype=np.int64)
-    return int(problem.compute.max(axis=1).sum() + sent.sum())
+    value = lp.value(unit, end - time.perf_counter())
+    return known if value is None else max(known, value)
 
 
 def _shares(lp: IntegerProgram, relaxation: Relaxation, item: NDArray[np.int64]) -> list[dict[int, int]]:

@@ -21,28 +21,42 @@ their fastest times. On v's device they run in [a, start(v) - b0], on each of th
 most b, else x >= (W + b0 + (k - 1) b) / k. The sets of all b, and of a sample of a, are tried.
 
 Time reversed, the same arguments give tails: the least time from the end of v to the end of the schedule.
+
+References
+----------
+J. Carlier, "The one-machine sequencing problem", European Journal of Operational Research 11, 1982 (heads, tails and
+Jackson's preemptive schedule).
 """
 
 from __future__ import annotations
 
 import heapq
+import math
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
+
+from placeopt.makespan.bounds.relaxation import INFINITE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.makespan.bounds.relaxation import Direction, Relaxation
 
-INFINITE = 2**62
 ENERGY_LIMIT = 1_000_000_000
 """Work of the second part of the proof per direction; for large graphs it is thinned out, then left out."""
 
 WORK_LIMIT = 400_000_000
 WORK_PER_SECOND = 20_000_000
 """Ops visited per direction before the ancestors of large graphs are cut off at a window."""
+
+STRETCH = 500_000
+"""Ops times window between two looks at the clock."""
+
+UNCUT_SECONDS = 10.0
+"""Time that the choice of the window supposes where there is no limit."""
 
 
 class HeadsTails(NamedTuple):
@@ -63,20 +77,22 @@ class HeadsTails(NamedTuple):
         return np.asarray(np.where(self.compute < 0, INFINITE, total).min(axis=1))
 
 
-def heads_tails(relaxation: Relaxation, window: int | None = None, seconds: float = 10.0) -> HeadsTails:
+def heads_tails(relaxation: Relaxation, window: int | None = None, end: float = math.inf) -> HeadsTails:
     """Compute the communication-aware heads and tails.
 
     Parameters
     ----------
-    window : how many topological positions before an op its ancestors are looked for; None chooses it so
-        that large graphs take about a second more than `seconds` at most.
+    window : how many topological positions before an op its ancestors are looked for; None chooses it by the time
+        left.
+    end : when to stop, in seconds of `time.perf_counter`; the ops that are left get the longest path only.
     """
-    n = relaxation.num_ops
+    n, now = relaxation.num_ops, time.perf_counter()
+    left = min(UNCUT_SECONDS, max(0.0, end - now))
     if window is None:
-        limit = int(min(WORK_LIMIT, WORK_PER_SECOND * (1.0 + seconds)))
+        limit = int(min(WORK_LIMIT, WORK_PER_SECOND * (1.0 + left)))
         window = n if n * n <= limit else max(64, limit // n)
-    head = _run(relaxation, relaxation.forwards, window)
-    tail = _run(relaxation, relaxation.backwards, window)
+    head = _run(relaxation, relaxation.forwards, window, end - 0.5 * left if math.isfinite(end) else end)
+    tail = _run(relaxation, relaxation.backwards, window, end)
     return HeadsTails(head, tail, relaxation.compute)
 
 
@@ -85,20 +101,33 @@ def communication_bound(heads: HeadsTails) -> int:
     return int(heads.through().max())
 
 
-def _run(relaxation: Relaxation, direction: Direction, window: int) -> NDArray[np.int64]:
-    result: NDArray[np.int64] = earliest_starts(
-        direction.order,
-        direction.ptr,
-        direction.op,
-        direction.free,
-        direction.pay,
-        relaxation.compute,
-        relaxation.class_size,
-        relaxation.min_compute,
-        window,
-        min(24, ENERGY_LIMIT // (relaxation.num_ops * window)),
-    )
-    return result
+def _run(relaxation: Relaxation, direction: Direction, window: int, end: float) -> NDArray[np.int64]:
+    """Return the heads of one direction, in stretches between which the clock is read."""
+    n = relaxation.num_ops
+    graph = Graph(*direction, relaxation.compute, relaxation.class_size, relaxation.min_compute)
+    heads = np.full(relaxation.compute.shape, -1, dtype=np.int64)
+    earliest, ends = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    steps = min(24, ENERGY_LIMIT // (n * max(1, window)))
+    at, stretch = 0, max(1, STRETCH // min(n, max(1, window)))
+    while at < n and time.perf_counter() < end:
+        after = min(n, at + stretch)
+        earliest_starts(graph, heads, earliest, ends, at, after, window, steps)
+        at = after
+    earliest_starts(graph, heads, earliest, ends, at, n, 0, 0)
+    return heads
+
+
+class Graph(NamedTuple):
+    """What the kernel reads: a direction of the relaxed graph, and the ops' times."""
+
+    order: NDArray[np.int64]  # (num_ops,)
+    ptr: NDArray[np.int64]  # (num_ops + 1,)
+    op: NDArray[np.int64]  # (num_pairs,)
+    free: NDArray[np.int64]  # (num_pairs,)
+    pay: NDArray[np.int64]  # (num_pairs,)
+    compute: NDArray[np.int64]  # (num_ops, num_classes)
+    class_size: NDArray[np.int64]  # (num_classes,)
+    fastest: NDArray[np.int64]  # (num_ops,)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -158,111 +187,126 @@ def _all_devices(ancestors, heads, fastest, d0, d1, num_devices, steps):  # type
 
 
 @numba.njit(cache=True, nogil=True)
-def earliest_starts(order, ptr, op, free, pay, compute, class_size, fastest, window, steps):  # type: ignore[no-untyped-def]
-    """Heads int64[num_ops, num_classes] of the module text, one op after the other in topological order."""
-    n, num_classes = compute.shape
-    num_devices = class_size.sum()
-    head = np.full((n, num_classes), -1, dtype=np.int64)
-    ends = np.zeros(n, dtype=np.int64)  # earliest end of an op on any device
-    earliest = np.zeros(n, dtype=np.int64)  # earliest start of an op on any device
-    d0 = np.zeros(n, dtype=np.int64)
-    d1 = np.zeros(n, dtype=np.int64)
+def _delays(graph, position, window, ends, mark, ancestors, d0, d1):  # type: ignore[no-untyped-def]
+    """Fill d0 and d1 of the ancestors of the op at `position` within the window, the latest ancestor first.
+
+    Returns (number of ancestors, start of the op that the ends of its ancestors allow).
+    """
+    v = graph.order[position]
+    mark[v] = position
+    d0[v], d1[v] = 0, INFINITE
+    pending, count, base = 1, 0, np.int64(0)
+    at = position
+    stop = max(-1, position - window)
+    while at > stop and pending > 0:
+        w = graph.order[at]
+        at -= 1
+        if mark[w] != position:
+            continue
+        pending -= 1
+        run = np.int64(0)
+        if w != v:
+            run = graph.fastest[w]
+            ancestors[count] = w
+            count += 1
+            base = max(base, ends[w] + d0[w])
+        for e in range(graph.ptr[w], graph.ptr[w + 1]):
+            u = graph.op[e]
+            with_free = graph.free[e] + run + d0[w]
+            here = INFINITE if graph.pay[e] >= INFINITE else graph.pay[e] + run + d0[w]
+            later = INFINITE if (d1[w] >= INFINITE or graph.free[e] > 0) else run + d1[w]
+            paid = min(here, later)
+            if mark[u] != position:
+                mark[u] = position
+                pending += 1
+                d0[u], d1[u] = with_free, paid
+            else:
+                d0[u] = max(d0[u], with_free)
+                d1[u] = max(d1[u], paid)
+    for e in range(graph.ptr[v], graph.ptr[v + 1]):  # direct predecessors beyond the window still count
+        base = max(base, ends[graph.op[e]] + graph.free[e])
+    return count, base
+
+
+@numba.njit(cache=True, nogil=True)
+def _keys(graph, c, ancestors, count, heads, d1, keys, floor):  # type: ignore[no-untyped-def]
+    """Fill the keys of the ancestors if they are on another device than v, which is of class c; return the new floor."""
+    num_classes = graph.compute.shape[1]
+    several = graph.class_size.sum() > 1
+    for i in range(count):
+        u = ancestors[i]
+        elsewhere = np.int64(INFINITE)
+        if several and d1[u] < INFINITE:
+            for other in range(num_classes):
+                if graph.compute[u, other] >= 0 and (other != c or graph.class_size[c] > 1):
+                    elsewhere = min(elsewhere, heads[u, other] + graph.compute[u, other])
+            if elsewhere < INFINITE:
+                elsewhere += d1[u]
+        keys[i] = elsewhere
+        if graph.compute[u, c] < 0 and elsewhere < INFINITE:
+            floor = max(floor, elsewhere)  # cannot share v's device
+    return floor
+
+
+@numba.njit(cache=True, nogil=True)
+def _serial_or_paid(graph, c, ancestors, keys, picked, heads, d0, jobs):  # type: ignore[no-untyped-def]
+    """Return min over j of max(jackson(first j), key(j + 1)) for the picked ancestors."""
+    size = len(picked)
+    by_key = np.argsort(-keys[picked], kind="mergesort")
+    release, length, tail, buffer = jobs[0], jobs[1], jobs[2], jobs[3]
+    for i in range(size):
+        u = ancestors[picked[by_key[i]]]
+        release[i], length[i], tail[i] = heads[u, c], graph.compute[u, c], d0[u]
+    # smallest j with jackson(first j) >= next key: the minimum is there or one before
+    low, high = 0, size
+    value = np.int64(-1)
+    while low < high:
+        middle = (low + high) // 2
+        serial = jackson(middle, release, length, tail, buffer)
+        if serial >= keys[picked[by_key[middle]]]:
+            high, value = middle, serial
+        else:
+            low = middle + 1
+    if value < 0 or high == size:
+        value = jackson(low, release, length, tail, buffer)
+    if low > 0:
+        value = min(value, keys[picked[by_key[low - 1]]])
+    return value
+
+
+@numba.njit(cache=True, nogil=True)
+def earliest_starts(graph, heads, earliest, ends, begin, end, window, steps):  # type: ignore[no-untyped-def]
+    """Fill the heads of the ops at topological positions begin..end, one after the other, as in the module text.
+
+    `earliest` and `ends` are the earliest start and end of every op before them, on any device.
+    """
+    n, num_classes = graph.compute.shape
+    num_devices = graph.class_size.sum()
     mark = np.full(n, -1, dtype=np.int64)
-    ancestors = np.empty(n, dtype=np.int64)
-    keys = np.empty(n, dtype=np.int64)
-    picked = np.empty(n, dtype=np.int64)
-    release = np.empty(n, dtype=np.int64)
-    length = np.empty(n, dtype=np.int64)
-    tail = np.empty(n, dtype=np.int64)
-    buffer = np.empty(n, dtype=np.int64)
-    for position in range(n):
-        v = order[position]
-        # --- delays d0, d1 from every ancestor in the window, latest ancestor first
-        mark[v] = position
-        d0[v], d1[v] = 0, INFINITE
-        pending, count, base = 1, 0, np.int64(0)
-        at = position
-        stop = max(-1, position - window)
-        while at > stop and pending > 0:
-            w = order[at]
-            at -= 1
-            if mark[w] != position:
-                continue
-            pending -= 1
-            run = np.int64(0)
-            if w != v:
-                run = fastest[w]
-                ancestors[count] = w
-                count += 1
-                base = max(base, ends[w] + d0[w])
-            for e in range(ptr[w], ptr[w + 1]):
-                u = op[e]
-                with_free = free[e] + run + d0[w]
-                here = INFINITE if pay[e] >= INFINITE else pay[e] + run + d0[w]
-                later = INFINITE if (d1[w] >= INFINITE or free[e] > 0) else run + d1[w]
-                paid = min(here, later)
-                if mark[u] != position:
-                    mark[u] = position
-                    pending += 1
-                    d0[u], d1[u] = with_free, paid
-                else:
-                    d0[u] = max(d0[u], with_free)
-                    d1[u] = max(d1[u], paid)
-        # direct predecessors beyond the window still count
-        for e in range(ptr[v], ptr[v + 1]):
-            base = max(base, ends[op[e]] + free[e])
+    d0, d1 = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    ancestors, keys, picked = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    jobs = np.empty((4, n), dtype=np.int64)
+    for position in range(begin, end):
+        v = graph.order[position]
+        count, base = _delays(graph, position, window, ends, mark, ancestors, d0, d1)
         if steps > 0 and count > 1:
             for i in range(count):
-                picked[i] = ancestors[i]
-                release[i] = earliest[ancestors[i]]
-            late = _all_devices(picked[:count], release[:count], fastest, d0, d1, num_devices, steps)
+                jobs[0, i] = earliest[ancestors[i]]
+            late = _all_devices(ancestors[:count], jobs[0, :count], graph.fastest, d0, d1, num_devices, steps)
             base = max(base, late)
-        earliest_end = np.int64(INFINITE)
+        ends[v] = INFINITE
         earliest[v] = INFINITE
         for c in range(num_classes):
-            if compute[v, c] < 0:
+            if graph.compute[v, c] < 0:
                 continue
-            floor = base
-            # --- keys of the ancestors if they are elsewhere
-            for i in range(count):
-                u = ancestors[i]
-                elsewhere = np.int64(INFINITE)
-                if num_devices > 1 and d1[u] < INFINITE:
-                    for other in range(num_classes):
-                        if compute[u, other] >= 0 and (other != c or class_size[c] > 1):
-                            elsewhere = min(elsewhere, head[u, other] + compute[u, other])
-                    if elsewhere < INFINITE:
-                        elsewhere += d1[u]
-                keys[i] = elsewhere
-                if compute[u, c] < 0 and elsewhere < INFINITE:
-                    floor = max(floor, elsewhere)  # cannot share v's device
+            floor = _keys(graph, c, ancestors, count, heads, d1, keys, base)
             size = 0
             for i in range(count):
-                if keys[i] > floor and compute[ancestors[i], c] >= 0:
+                if keys[i] > floor and graph.compute[ancestors[i], c] >= 0:
                     picked[size] = i
                     size += 1
             if size > 0:
-                by_key = np.argsort(-keys[picked[:size]], kind="mergesort")
-                for i in range(size):
-                    u = ancestors[picked[by_key[i]]]
-                    release[i], length[i], tail[i] = head[u, c], compute[u, c], d0[u]
-                # smallest j with jackson(first j) >= next key: the minimum is there or one before
-                low, high = 0, size
-                value = np.int64(-1)
-                while low < high:
-                    middle = (low + high) // 2
-                    serial = jackson(middle, release, length, tail, buffer)
-                    if serial >= keys[picked[by_key[middle]]]:
-                        high, value = middle, serial
-                    else:
-                        low = middle + 1
-                if value < 0 or high == size:
-                    value = jackson(low, release, length, tail, buffer)
-                if low > 0:
-                    value = min(value, keys[picked[by_key[low - 1]]])
-                floor = max(floor, value)
-            head[v, c] = floor
+                floor = max(floor, _serial_or_paid(graph, c, ancestors, keys, picked[:size], heads, d0, jobs))
+            heads[v, c] = floor
             earliest[v] = min(earliest[v], floor)
-            earliest_end = min(earliest_end, floor + compute[v, c])
-        ends[v] = earliest_end
-    return head
+            ends[v] = min(ends[v], floor + graph.compute[v, c])

@@ -8,7 +8,12 @@ than T is a contradiction. If the union of the clusters of u and v takes more th
 their weights do not fit on any device, u and v cannot share, and the edge must be paid. Both kinds of
 knowledge go back into the communication-aware heads and tails (a shared edge is never paid, a separated
 one always), which shrink the windows further, until nothing changes. A contradiction refutes T, so T + 1
-is a bound. T grows in doubling steps, then by bisection (Klein and Scholl 1999).
+is a bound. T grows in doubling steps, then by bisection.
+
+References
+----------
+R. Klein, A. Scholl, "Computing lower bounds by destructive improvement: an application to resource-constrained project
+scheduling", European Journal of Operational Research 112(2), 1999.
 """
 
 from __future__ import annotations
@@ -19,10 +24,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.communication import INFINITE, heads_tails, jackson
+from placeopt.makespan.bounds.communication import heads_tails, jackson
+from placeopt.makespan.bounds.energy import horizon_limit, search_horizon
 from placeopt.makespan.bounds.energy import refutes as energy_refutes
-from placeopt.makespan.bounds.energy import search_horizon
 from placeopt.makespan.bounds.head_tail import fits
+from placeopt.makespan.bounds.relaxation import INFINITE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,20 +48,19 @@ def destructive_bound(
     heads: HeadsTails,
     weights: NDArray[np.int64],
     known: int,
-    seconds: float,
+    end: float,
     upper: int | None = None,
 ) -> int:
-    """Return the best refuted horizon + 1, or `known`."""
+    """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of `time.perf_counter`."""
     if len(relaxation.source) > LARGEST or known < 1 or relaxation.problem.num_devices == 1:
         return known
     if not fits(relaxation, weights):
         weights = np.ones_like(weights)
-    end = time.perf_counter() + seconds
 
     def refuted(horizon: int) -> bool:
         return time.perf_counter() < end and refutes(relaxation, heads, weights, horizon, end)
 
-    return search_horizon(refuted, known, upper)
+    return search_horizon(refuted, known, horizon_limit(relaxation, upper))
 
 
 def refutes(
@@ -85,7 +90,7 @@ def propagate(
             return None
         if not changed or time.perf_counter() > end:
             break
-        heads = heads_tails(replace(relaxation, free=clusters.free, pay=clusters.pay))
+        heads = heads_tails(replace(relaxation, free=clusters.free, pay=clusters.pay), end=end)
     return heads, clusters
 
 

@@ -2,15 +2,22 @@
 
 Proof. In a schedule of length at most T, op v on class D runs inside [head, T - tail]. In a window [s, t)
 it must then work at least m = max(0, min(p, t - s, head + p - s, t - (T - tail - p))) ticks: its length,
-or less by what can be pushed out on the left or the right (Erschler, Lopez, Thuriot). With class weights
+or less by what can be pushed out on the left or the right. With class weights
 y >= 0 op v uses at least min_D y_D m[v, D] of the sum_D s_D y_D (t - s) that the devices offer in the
 window. If the sum over the ops exceeds the offer, no schedule of length T exists and T + 1 is a lower
 bound. T is searched by doubling steps and bisection, each refuted T being a proof of its own; windows are
 spanned by heads, ends, latest starts and latest ends (a sample for large n).
+
+References
+----------
+J. Erschler, P. Lopez, C. Thuriot, "Raisonnement temporel sous contraintes de ressource et problèmes d'ordonnancement",
+Revue d'Intelligence Artificielle 5(3), 1991.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING
 
 import numba
@@ -35,27 +42,41 @@ def energy_bound(
     weights: NDArray[np.int64],
     known: int,
     upper: int | None = None,
+    end: float = math.inf,
 ) -> int:
-    """Return the best refuted horizon + 1, starting from the bound `known`; at most `upper` if given."""
+    """Return the best refuted horizon + 1, starting from the bound `known`.
+
+    Parameters
+    ----------
+    upper : value of a known solution: longer horizons are not tried.
+    end : when to stop, in seconds of `time.perf_counter`.
+    """
     known = max(known, int(heads.through().max()))
     for choice in weight_choices(relaxation, weights):
 
         def refuted(horizon: int, choice: NDArray[np.int64] = choice) -> bool:
-            return refutes(relaxation, heads, choice, horizon)
+            return time.perf_counter() < end and refutes(relaxation, heads, choice, horizon)
 
-        known = search_horizon(refuted, known, upper)
+        known = search_horizon(refuted, known, horizon_limit(relaxation, upper))
     return known
 
 
-def search_horizon(refuted: Callable[[int], bool], known: int, upper: int | None = None) -> int:
-    """Return 1 + the largest horizon found that `refuted` excludes, or `known` (a bound already) if none."""
+def horizon_limit(relaxation: Relaxation, upper: int | None) -> int:
+    """Return the smallest bound that closes the search: it meets a known solution, or proves that there is none."""
+    return relaxation.serial + 1 if upper is None else min(upper, relaxation.serial + 1)
+
+
+def search_horizon(refuted: Callable[[int], bool], known: int, upper: int) -> int:
+    """Return 1 + the largest horizon below `upper` found that `refuted` excludes, or `known` (a bound already) if none."""
+    if known >= upper:
+        return known
     if known < 1 or not refuted(known):
         return known
     low, step = known, max(1, known // 256)
     high = None  # smallest horizon known not to be refuted
     while high is None:
         trial = low + step
-        if upper is not None and trial >= upper:
+        if trial >= upper:
             high = upper
         elif refuted(trial):
             low, step = trial, step * 2

@@ -15,11 +15,15 @@ from placeopt.makespan.bounds.relaxation import allowed_devices
 from placeopt.model.arrays import UNLIMITED
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from placeopt.model.problem import PlacementProblem
 
 
 def infeasible_reason(problem: PlacementProblem) -> str:
     """Return one line that says why no placement exists, or "" if none of the quick tests proves it."""
+    if (problem.colocation < 0).all() and float(problem.resident.sum()) <= float(problem.capacity.min()):
+        return ""  # a problem has a compatible device for every op
     allowed = allowed_devices(problem)
     stuck = np.flatnonzero(~allowed.any(axis=1))
     if stuck.size:
@@ -28,7 +32,7 @@ def infeasible_reason(problem: PlacementProblem) -> str:
     room = sum(int(x) for x in problem.capacity.tolist())
     if need > room:
         return f"the ops hold {need} resident bytes, the devices together {room}"
-    return _by_device_set(problem)
+    return _by_device_set(problem, allowed)
 
 
 def _why(problem: PlacementProblem, op: int) -> str:
@@ -48,9 +52,8 @@ def _why(problem: PlacementProblem, op: int) -> str:
     )
 
 
-def _by_device_set(problem: PlacementProblem) -> str:
+def _by_device_set(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> str:
     """Ops restricted to the same devices must fit there together (the sets that occur, each tried once)."""
-    allowed = allowed_devices(problem)
     item = problem.units.unit
     count = int(item.max()) + 1
     resident = np.zeros(count, dtype=np.int64)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.communication import INFINITE
 from placeopt.makespan.bounds.head_tail import class_energy, fits, weight_choices
+from placeopt.makespan.bounds.relaxation import INFINITE
+from placeopt.model.interruptible import solve_interruptibly
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,7 +130,7 @@ class Fronts:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.num_workers
         solver.parameters.max_time_in_seconds = max(0.01, seconds)
-        status = solver.solve(model)
+        status = solve_interruptibly(solver, model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return known, False
         bound = int(np.floor(solver.best_objective_bound + 0.5))
@@ -175,14 +176,14 @@ def front_bound(
     heads: HeadsTails,
     weights: NDArray[np.int64],
     known: int,
-    seconds: float,
+    end: float,
     upper: int | None = None,
     num_workers: int = 2,
 ) -> int:
-    """Return the best bound by fronts found in about `seconds`, at least `known` (a bound in ticks)."""
+    """Return the best bound by fronts found until `end` (`time.perf_counter`), at least `known` (a bound in ticks)."""
     if relaxation.problem.num_devices < 2 or known < 1 or known > LARGEST_TIME:
         return known
-    end = time.perf_counter() + seconds
+    seconds = end - time.perf_counter()
     best = known
     for choice in weight_choices(relaxation, weights):
         if not fits(relaxation, choice) or not choice.any():
@@ -209,7 +210,7 @@ def front_bound(
             if all(side.failed is None for side in sides):
                 break
             limit *= _PATIENCE
-    return best if upper is None else min(best, upper)
+    return best
 
 
 def _combine(first: Fronts, last: Fronts, total: int, known: int) -> int:

@@ -12,6 +12,8 @@ items h + 1 share a device (pigeonhole), which takes at least the sum of the h +
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +32,9 @@ WEIGHT_ONE = 1024
 LP_LIMIT = 30_000
 """Largest number of LP variables; beyond it the weights come from a subgradient ascent."""
 
+LP_SECONDS = 20.0
+"""Time limit of the linear program."""
+
 
 @dataclass(frozen=True, eq=False)
 class LoadBound:
@@ -39,8 +44,8 @@ class LoadBound:
     weights: NDArray[np.int64]  # (num_classes,) integers >= 0, not all 0
 
 
-def load_bound(relaxation: Relaxation) -> LoadBound:
-    """Return the best load bound and its class weights."""
+def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
+    """Return the best load bound and its class weights; the search for weights ends at `end` (`time.perf_counter`)."""
     _, compute, resident = relaxation.items
     fastest = np.where(compute < 0, np.iinfo(np.int64).max, compute).min(axis=1)
     possible = (compute >= 0).any(axis=1)
@@ -58,7 +63,7 @@ def load_bound(relaxation: Relaxation) -> LoadBound:
         return LoadBound(value, uniform)
     rows, count = np.unique(np.column_stack([compute, resident]), axis=0, return_counts=True)
     best, best_weights = value, uniform
-    candidates = _dual_weights(rows[:, :-1], rows[:, -1], count, size, capacity if binding else None)
+    candidates = _dual_weights(rows[:, :-1], rows[:, -1], count, size, capacity if binding else None, end)
     for y, z in candidates:
         weights = _rounded(y)
         if weights is None:
@@ -134,32 +139,35 @@ def _dual_weights(
     count: NDArray[np.int64],
     size: NDArray[np.int64],
     capacity: NDArray[np.float64] | None,
+    end: float,
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64] | None]]:
     """Return candidate (y, z); z is None where memory plays no part."""
-    found = [_ascent(compute, count, size)]
+    found = [_ascent(compute, count, size, end)]
     result: list[tuple[NDArray[np.float64], NDArray[np.float64] | None]] = [(found[0], None)]
     if compute.size <= LP_LIMIT:
-        duals = _linear_program(compute, resident, count, size, capacity)
+        duals = _linear_program(compute, resident, count, size, capacity, end)
         if duals is not None:
             result.append(duals)
     return result
 
 
 def _ascent(
-    compute: NDArray[np.int64], count: NDArray[np.int64], size: NDArray[np.int64]
+    compute: NDArray[np.int64], count: NDArray[np.int64], size: NDArray[np.int64], end: float
 ) -> NDArray[np.float64]:
     """Multiplicative-weights ascent on y: raise the weight of the classes that get most load."""
-    time = np.where(compute < 0, np.inf, compute.astype(np.float64))
+    ticks = np.where(compute < 0, np.inf, compute.astype(np.float64))
     y = np.ones(len(size))
     best_y, best = y, -1.0
     for step in range(200):
-        cost = time * y[None, :]
+        if step and time.perf_counter() >= end:
+            break
+        cost = ticks * y[None, :]
         choice = cost.argmin(axis=1)
         value = float((cost[np.arange(len(cost)), choice] * count).sum() / (size * y).sum())
         if value > best:
             best, best_y = value, y
         load = (
-            np.bincount(choice, weights=time[np.arange(len(cost)), choice] * count, minlength=len(size))
+            np.bincount(choice, weights=ticks[np.arange(len(cost)), choice] * count, minlength=len(size))
             / size
         )
         y = y * np.exp((load / max(load.max(), 1e-300) - 0.5) * 0.7 / (1 + step / 10))
@@ -173,6 +181,7 @@ def _linear_program(
     count: NDArray[np.int64],
     size: NDArray[np.int64],
     capacity: NDArray[np.float64] | None,
+    end: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None] | None:
     """Solve the LP of the module text over distinct rows; return its duals (y, z) or None."""
     from scipy.optimize import linprog
@@ -213,7 +222,7 @@ def _linear_program(
         b_eq=np.ones(rows),
         bounds=(0, None),
         method="highs",
-        options={"time_limit": 20.0},
+        options={"time_limit": min(LP_SECONDS, max(0.01, end - time.perf_counter()))},
     )
     if solution.status != 0:
         return None

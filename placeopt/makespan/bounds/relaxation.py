@@ -45,12 +45,11 @@ class Relaxation:
     """See the module text. Built once per problem by `relax` and shared by all bounds."""
 
     problem: PlacementProblem
-    allowed: NDArray[np.bool_]  # (num_ops, num_devices) compatible, colocation and single-op memory included
     class_of: NDArray[np.int64]  # (num_devices,) class of each device
     class_size: NDArray[np.int64]  # (num_classes,)
     compute: NDArray[np.int64]  # (num_ops, num_classes) ticks or -1
     min_compute: NDArray[np.int64]  # (num_ops,) ticks
-    source: NDArray[np.int64]  # (num_pairs,) distinct (u, v), sorted by (v, u)
+    source: NDArray[np.int64]  # (num_pairs,) pairs (u, v), sorted by v; distinct unless merged
     target: NDArray[np.int64]  # (num_pairs,)
     free: NDArray[np.int64]  # (num_pairs,) ticks
     pay: NDArray[np.int64]  # (num_pairs,) ticks or INFINITE
@@ -59,6 +58,22 @@ class Relaxation:
     def num_ops(self) -> int:
         """Number of ops."""
         return len(self.min_compute)
+
+    @cached_property
+    def allowed(self) -> NDArray[np.bool_]:
+        """Devices of each op, shape (num_ops, num_devices): compatible, colocation and single-op memory included."""
+        return _possible(self.problem)
+
+    @cached_property
+    def serial(self) -> int:
+        """Length of a schedule that runs all ops and transfers in turn: some optimal schedule is no longer.
+
+        While nothing runs, everything later can move to the left; that shortens lives of tensors too.
+        """
+        problem = self.problem
+        copies = np.minimum(np.diff(problem.consumer_ptr), max(0, problem.num_devices - 1))
+        sent = problem.transfer.max(axis=1) * copies if problem.num_tensors else np.zeros(0, dtype=np.int64)
+        return int(problem.compute.max(axis=1).sum() + sent.sum())
 
     @cached_property
     def forwards(self) -> Direction:
@@ -90,25 +105,41 @@ class Relaxation:
 
 def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
     """Return bool[num_ops, num_devices]: the whole colocation group can run and fits there."""
+    if (problem.colocation < 0).all():
+        return np.asarray((problem.compute >= 0) & (problem.resident[:, None] <= problem.capacity[None, :]))
     units = problem.units
     possible = units.allowed & (units.bytes[:, None] <= units.capacity[None, :])
     return possible[units.unit]
 
 
-def relax(problem: PlacementProblem) -> Relaxation:
-    """Build the relaxation of `problem`; ops that can run nowhere keep their plain compatibility."""
+def _possible(problem: PlacementProblem) -> NDArray[np.bool_]:
+    """Return the allowed devices; ops that can run nowhere keep their plain compatibility."""
     allowed = allowed_devices(problem)
     nowhere = ~allowed.any(axis=1)
-    allowed[nowhere] = problem.compute[nowhere] >= 0
+    if nowhere.any():
+        allowed[nowhere] = problem.compute[nowhere] >= 0
+    return allowed
+
+
+def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
+    """Build the relaxation of `problem`.
+
+    Parameters
+    ----------
+    merged : put all devices into one class, where every op runs as on its fastest device and any two may share one:
+        weaker, but read in one pass.
+    """
+    if merged:
+        return _merged(problem)
+    allowed = _possible(problem)
     times = np.where(allowed, problem.compute, INCOMPATIBLE)
     columns, class_of = np.unique(times, axis=1, return_inverse=True)
     class_of = np.asarray(class_of, dtype=np.int64).reshape(-1)
     compute = np.ascontiguousarray(columns, dtype=np.int64)
     fastest = np.where(compute < 0, INFINITE, compute).min(axis=1)
     source, target, free, pay = _pairs(problem, allowed)
-    return Relaxation(
+    found = Relaxation(
         problem=problem,
-        allowed=allowed,
         class_of=class_of,
         class_size=np.bincount(class_of, minlength=compute.shape[1]).astype(np.int64),
         compute=compute,
@@ -116,6 +147,28 @@ def relax(problem: PlacementProblem) -> Relaxation:
         source=source,
         target=target,
         free=free,
+        pay=pay,
+    )
+    found.__dict__["allowed"] = allowed
+    return found
+
+
+def _merged(problem: PlacementProblem) -> Relaxation:
+    """Return the relaxation with one class of devices and the cheapest link everywhere."""
+    pointer, source, tensor = problem.predecessors
+    target = np.repeat(np.arange(problem.num_ops), np.diff(pointer))
+    pay = problem.min_transfer[tensor]
+    group = problem.colocation
+    pay = np.where((group[source] >= 0) & (group[source] == group[target]), INFINITE, pay)
+    return Relaxation(
+        problem=problem,
+        class_of=np.zeros(problem.num_devices, dtype=np.int64),
+        class_size=np.array([problem.num_devices], dtype=np.int64),
+        compute=np.ascontiguousarray(problem.min_compute[:, None]),
+        min_compute=problem.min_compute,
+        source=source,
+        target=target,
+        free=np.zeros(len(source), dtype=np.int64),
         pay=pay,
     )
 
@@ -143,8 +196,11 @@ def _edge_costs(
     tensor: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return, per edge, the cheapest transfer between two devices and whether one device can hold both."""
-    masks, kind = np.unique(allowed, axis=0, return_inverse=True)
-    kind = np.asarray(kind).reshape(-1)
+    if (allowed == allowed[0]).all():
+        masks, kind = allowed[:1], np.zeros(len(allowed), dtype=np.int64)
+    else:
+        masks, kind = np.unique(allowed, axis=0, return_inverse=True)
+        kind = np.asarray(kind).reshape(-1)
     pay = np.full(len(source), INFINITE, dtype=np.int64)
     share = np.ones(len(source), dtype=np.bool_)
     pair_kind = kind[source] * len(masks) + kind[target]

@@ -13,9 +13,9 @@ its certified upper bound being below 1 is the proof.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from placeopt.makespan.bounds.energy import search_horizon
+from placeopt.makespan.bounds.energy import horizon_limit, search_horizon
 from placeopt.makespan.bounds.head_tail import class_energy, fits
 from placeopt.model.exact_program import IntegerProgram
 
@@ -39,13 +39,12 @@ def time_indexed_bound(
     heads: HeadsTails,
     weights: NDArray[np.int64],
     known: int,
-    seconds: float,
+    end: float,
     upper: int | None = None,
 ) -> int:
-    """Return the best refuted horizon + 1, or `known`."""
+    """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of `time.perf_counter`."""
     if relaxation.num_ops > LARGEST or known < 1 or not fits(relaxation, weights * INTERVALS):
         return known
-    end = time.perf_counter() + seconds
 
     def refuted(horizon: int) -> bool:
         left = end - time.perf_counter()
@@ -53,7 +52,7 @@ def time_indexed_bound(
 
     # multiples of a thousandth of the bound: the last digits of a coarse grid are not worth an LP each
     coarse = max(1, known // 1000)
-    most = None if upper is None else (upper - known) // coarse + 2
+    most = (horizon_limit(relaxation, upper) - known) // coarse + 2
     found = search_horizon(lambda step: refuted(known + (step - 1) * coarse), 1, most)
     return known if found == 1 else known + (found - 2) * coarse + 1
 
@@ -62,42 +61,75 @@ def refutes(
     relaxation: Relaxation, heads: HeadsTails, weights: NDArray[np.int64], horizon: int, seconds: float
 ) -> bool:
     """Whether the LP proves that no schedule of length at most `horizon` exists."""
-    n = relaxation.num_ops
-    width = -(-horizon // INTERVALS)
-    head, tail = heads.minima()
-    fastest = relaxation.min_compute
-    if ((head + fastest + tail) > horizon).any():
+    end = time.perf_counter() + seconds
+    if int(heads.through().max()) > horizon:
         return True
-    energy = class_energy(relaxation.compute, weights)
     lp = IntegerProgram()
     theta = lp.variable(0, ONE, ONE, cost=-1)
-    columns: list[dict[int, int]] = []  # interval -> variable F[v, interval]
-    used: list[list[tuple[int, int]]] = [[] for _ in range(INTERVALS)]
-    for v in range(n):
-        begin, finish = int(head[v]), horizon - int(tail[v])
-        mine: dict[int, int] = {}
-        before = -1
-        for g in range(begin // width, max(begin, finish - 1) // width + 1):
-            inside = min(finish, (g + 1) * width) - max(begin, g * width)
-            # an op without running time takes no room anywhere in its window
-            most = ONE if fastest[v] == 0 else min(ONE, -(-ONE * inside // int(fastest[v])))
-            mine[g] = lp.variable(0, ONE if before >= 0 else max(0, most), ONE)
-            step = [(1, mine[g])] if before < 0 else [(1, mine[g]), (-1, before)]
-            if before >= 0:
-                lp.row(step, 0, ONE)
-                if most < ONE:
-                    lp.row([(-c, x) for c, x in step], -max(0, most), ONE)
-            used[g] += [(-c * int(energy[v]), x) for c, x in step if energy[v]]
-            before = mine[g]
-        lp.row([(1, before), (-1, theta)], 0, ONE, equal=True)
+    grid = Grid(horizon, max(1, -(-horizon // INTERVALS)))
+    head, tail = heads.minima()
+    columns, added = [], []
+    for v, length in enumerate(relaxation.min_compute.tolist()):
+        mine, steps = _progress(lp, grid, int(head[v]), horizon - int(tail[v]), length)
+        lp.row([(1, max(mine.values())), (-1, theta)], 0, ONE, equal=True)
         columns.append(mine)
-    offer = int((relaxation.class_size * weights).sum()) * width
+        added.append(steps)
+    _capacity(lp, grid, added, class_energy(relaxation.compute, weights), int((relaxation.class_size * weights).sum()))
+    _precedence(lp, relaxation, columns, theta)
+    value = lp.value(float(ONE), end - time.perf_counter())
+    return value is not None and value > -ONE
+
+
+class Grid(NamedTuple):
+    """Intervals of one horizon."""
+
+    horizon: int
+    width: int  # ticks of an interval
+
+    def interval(self, moment: int) -> int:
+        """Return the interval of a moment; the horizon itself belongs to the last one."""
+        return min(moment // self.width, INTERVALS - 1)
+
+
+Step = list[tuple[int, int]]
+"""What an op gains in one interval: (coefficient, variable)."""
+
+
+def _progress(lp: IntegerProgram, grid: Grid, begin: int, finish: int, length: int) -> tuple[dict[int, int], dict[int, Step]]:
+    """Variables F[v, g] of an op that runs inside [begin, finish), and its steps f[v, g], by interval."""
+    mine: dict[int, int] = {}
+    steps: dict[int, Step] = {}
+    before = -1
+    for g in range(grid.interval(begin), grid.interval(max(begin, finish - 1)) + 1):
+        inside = min(finish, (g + 1) * grid.width) - max(begin, g * grid.width)
+        # an op without running time takes no room anywhere in its window
+        most = ONE if length == 0 else min(ONE, -(-ONE * inside // length))
+        mine[g] = lp.variable(0, ONE if before >= 0 else max(0, most), ONE)
+        steps[g] = [(1, mine[g])] if before < 0 else [(1, mine[g]), (-1, before)]
+        if before >= 0:
+            lp.row(steps[g], 0, ONE)
+            if most < ONE:
+                lp.row([(-c, x) for c, x in steps[g]], -max(0, most), ONE)
+        before = mine[g]
+    return mine, steps
+
+
+def _capacity(lp: IntegerProgram, grid: Grid, added: list[dict[int, Step]], energy: NDArray[np.int64], width: int) -> None:
+    """In an interval the devices offer `width` units of energy a tick."""
+    used: list[Step] = [[] for _ in range(INTERVALS)]
+    for need, steps in zip(energy.tolist(), added, strict=True):
+        for g, step in steps.items():
+            if need:
+                used[g] += [(-c * need, x) for c, x in step]
+    offer = width * grid.width
     for terms in used:
         if terms:
             lp.row(terms, -offer * ONE, float(offer) * ONE)
+
+
+def _precedence(lp: IntegerProgram, relaxation: Relaxation, columns: list[dict[int, int]], theta: int) -> None:
+    """Nothing of an op happens before its predecessors are complete."""
     for u, v in zip(relaxation.source.tolist(), relaxation.target.tolist(), strict=True):
         for g in range(min(columns[v]), max(columns[u])):
             if g in columns[u]:
                 lp.row([(1, columns[u][g]), (-1, columns[v].get(g, theta))], 0, ONE)
-    value = lp.value(float(ONE), seconds)
-    return value is not None and value > -ONE
