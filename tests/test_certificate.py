@@ -142,7 +142,7 @@ def test_every_changed_field_is_noticed(key):
 
 @pytest.mark.parametrize(
     "key",
-    ["problem", "problem_hash", "solution_hash", "objective", "violations", "value", "queue", "lower_bound", "bounds",
+    ["problem", "problem_hash", "names_hash", "solution_hash", "objective", "violations", "value", "queue", "lower_bound", "bounds",
      "better", "problem_infeasible", "tick_seconds", "status", "gap", "seconds", "feasible"],
 )  # fmt: skip
 def test_a_new_digest_does_not_hide_a_forgery(key):
@@ -154,6 +154,14 @@ def test_a_new_digest_does_not_hide_a_forgery(key):
         forged[key] = {**data["bounds"], data["bound_method"]: data["value"] + 1}
     forged["digest"] = digest({name: value for name, value in forged.items() if name != "digest"})
     assert noticed(forged, problem, placement)
+
+
+def test_the_names_are_certified():
+    """A certificate does not hold for a problem whose ops have swapped their names."""
+    problem, placement = random_layered(6, 2, 0), Placement(np.zeros(6, dtype=np.int64))
+    data = written(problem, placement)
+    renamed = problem.replace(op_names=tuple(reversed(problem.op_names)))
+    assert any("names" in line for line in recheck(data, renamed, placement, seconds=0))
 
 
 def test_a_result_is_verified_in_its_own_execution():

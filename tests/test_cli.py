@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import placeopt as po
 from placeopt.cli import main
+from placeopt.solving.registry import register
 
 
 def run(capsys, *arguments):
@@ -248,6 +252,139 @@ def test_results_do_not_depend_on_the_hash_seed(tmp_path):
         rows = json.loads(done.stdout)["results"]
         outputs.append([(r["solver"], r["value"], r["solution"]) for r in rows])
     assert outputs[0] == outputs[1]
+
+
+@register("cli-raises")
+@dataclasses.dataclass(frozen=True)
+class Raises:
+    """Raises after it found something, if it is told to."""
+
+    name = "cli-raises"
+
+    def solve(self, problem, budget, *, seed, initial=None, on_progress=None):
+        """Raise."""
+        raise RuntimeError("this solver always raises")
+
+
+@register("cli-liar")
+@dataclasses.dataclass(frozen=True)
+class Liar:
+    """Claims a value and a bound of one tick."""
+
+    name = "cli-liar"
+
+    def solve(self, problem, budget, *, seed, initial=None, on_progress=None):
+        """Put everything on the first device."""
+        solution = po.Placement([0] * problem.num_ops)
+        return po.Result(problem.name, self.name, solution, 1, 1, "magic", "optimal", "proved", 1, 0.0, seed)
+
+
+def test_a_failing_solver_is_named_and_the_others_go_on(capsys, problem_file, tmp_path):
+    """One solver that raises is one line; what the others found is printed and saved."""
+    code, out, err = run(
+        capsys, "solve", problem_file, "-s", "cli-raises,heft", "--out", tmp_path, "--bound-seconds", "0", "--json"
+    )
+    data = json.loads(out)
+    assert code == 0
+    assert data["solver"] == "heft"
+    assert data["failures"] == [
+        {"solver": "cli-raises", "refused": False,
+         "error": "solver 'cli-raises' raised RuntimeError: this solver always raises"}
+    ]  # fmt: skip
+    assert err.count("\n") == 1
+    assert (tmp_path / "placement.json").exists()
+
+
+def test_only_failures_exit_with_3(capsys, problem_file):
+    """Where every solver fails, each is a line on stderr and the exit code is 3."""
+    code, out, err = run(capsys, "solve", problem_file, "-s", "cli-raises", "--bound-seconds", "0")
+    assert (code, out) == (3, "")
+    assert err.count("\n") == 1
+    assert "always raises" in err
+
+
+def test_a_made_up_value_is_not_reported(capsys, tmp_path):
+    """The value of a plug-in is that of its solution, and its bound proves nothing."""
+    data = run_json(capsys, "solve", "gen:fork-join", "-c", "uniform:2", "-s", "cli-liar", "--bound-seconds", "0")
+    problem = po.load("gen:fork-join", cluster="uniform:2")
+    assert data["value"] == po.evaluate(problem, po.Placement([0] * problem.num_ops)).makespan > 1
+    assert data["status"] == "feasible"
+    assert "claim" in data["message"]
+
+
+def test_no_device_can_hold_the_model(capsys, problem_file):
+    """The line about one device says so where no device can hold the whole model."""
+    code, out, _ = run(capsys, "solve", problem_file, "-s", "heft", "--bound-seconds", "0")
+    assert code == 0
+    assert "no single device can hold the whole model" in out
+    assert "x slower" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["solve", "gen:fork-join", "-c", "uniform:2", "-s", "anneling"], "did you mean 'annealing'"),
+        (["solve", "gen:fork-join", "-c", "uniform:2", "-s", "annealing", "--option", "walk=3"], "did you mean 'walks'"),
+        (["sovle", "gen:fork-join"], "did you mean 'solve'"),
+        (["solvers", "hefd"], "did you mean 'heft'"),
+        (["solve", "gen:fork-join", "-c", "uniform:2", "--seed", "-1"], "--seed"),
+        (["evaluate", "shape:V?devices=2", "missing.json"], "missing.json"),
+        (["bound", "shape:V?devices=2", "-c", "4xA100"], "brings its own devices"),
+        (["bound", "shape:V?devices=2", "--objective", "makespan"], "option 'objective'"),
+        (["plot", "shape:V?devices=2", "missing.json"], "missing.json"),
+    ],
+)
+def test_hints_and_other_problems_are_one_line(capsys, arguments, words):
+    """A misspelt solver, option or command is answered with the nearest; what does not fit is one line."""
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_pipelines_are_bounded_verified_and_evaluated(capsys, tmp_path):
+    """A placement is no schedule: one line; the bound of a pipeline is its period per micro-batch."""
+    bound = run_json(capsys, "bound", "shape:V?devices=4&memory=3", "-t", "1")
+    assert (bound["objective"], bound["value"]) == ("period", pytest.approx(16 / 3))
+    given = po.serialize.save(po.Placement([0, 0]), tmp_path / "p.json")
+    for command in ("verify", "evaluate"):
+        code, out, err = run(capsys, command, "shape:V?devices=2", given)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+
+
+def test_unwritable_output_still_prints(capsys, problem_file, tmp_path, monkeypatch):
+    """A full disk is one line; what was computed is printed."""
+    from placeopt.io import serialize
+    from placeopt.model.errors import InputError
+
+    def full(value, path):
+        raise InputError(f"file '{path}': cannot be written: No space left on device")
+
+    monkeypatch.setattr(serialize, "save", full)
+    code, out, err = run(capsys, "solve", problem_file, "-s", "heft", "--out", tmp_path, "--json", "--bound-seconds", "0")
+    assert code == 1
+    assert json.loads(out)["value"] is not None
+    assert err.count("\n") == 1
+    assert "No space left" in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_keeps_the_best_so_far(tmp_path, number, code):
+    """Interrupted in its second solver, `solve` writes and prints what the first one found."""
+    command = [sys.executable, "-m", "placeopt", "solve", "gen:llama-block", "-c", "uniform:4", "-s", "heft,lns", "-t", "500",
+               "--bound-seconds", "0", "--out", str(tmp_path), "--json"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "results" / "heft.json").exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert json.loads(out)["value"] is not None
+    assert (tmp_path / "placement.json").exists()
+    assert "Traceback" not in err
 
 
 def test_import_is_light():

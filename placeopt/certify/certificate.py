@@ -35,6 +35,7 @@ class Certificate:
 
     Attributes
     ----------
+    problem_hash, names_hash : of what decides values, and of the names of ops and devices.
     objective : what is minimised, as the problem names it.
     feasible : whether the solution meets every constraint; `violations` lists those it breaks, in words.
     value : ticks under the execution `queue` ("" where there is no choice), None if invalid. lower_bound,
@@ -45,6 +46,7 @@ class Certificate:
 
     problem: str
     problem_hash: str
+    names_hash: str
     solution_hash: str
     objective: str
     violations: tuple[str, ...]
@@ -149,6 +151,7 @@ _EXACT = {"value_exact", "lower_bound_exact", "better_exact"}
 _FIELDS: dict[str, tuple[type, ...]] = {
     "problem": (str,),
     "problem_hash": (str,),
+    "names_hash": (str,),
     "solution_hash": (str,),
     "objective": (str,),
     "violations": (list,),
@@ -202,6 +205,12 @@ def solution_hash(solution: Any) -> str:
     return found.hexdigest()
 
 
+def names_hash(problem: Any) -> str:
+    """SHA-256 of the names in a problem, of ops and devices or blocks: a solution is read by them."""
+    names = {key: list(getattr(problem, key, ())) for key in ("op_names", "block_names", "device_names")}
+    return digest({"name": problem.name, **names})
+
+
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that a proof rests on."""
     found = {"python": platform.python_version()}
@@ -221,4 +230,4 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value
 
 
-__all__ = ["Certificate", "alterations", "digest", "solution_hash", "versions"]
+__all__ = ["Certificate", "alterations", "digest", "names_hash", "solution_hash", "versions"]

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from placeopt.certify.certificate import Certificate, alterations, solution_hash, versions
+from placeopt.certify.certificate import Certificate, alterations, names_hash, solution_hash, versions
 from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError
@@ -63,6 +63,7 @@ def verify(
     return Certificate(
         problem=problem.name,
         problem_hash=problem.hash,
+        names_hash=names_hash(problem),
         solution_hash=solution_hash(solution),
         objective=objective.name,
         violations=finished.violations,
@@ -108,6 +109,8 @@ def recheck(
                 f"'{problem.name}' has {problem.hash[:12]}..."]  # fmt: skip
     if claimed.solution_hash != solution_hash(solution):
         return [*found, "the certificate is about another solution of this problem (devices or priorities differ)"]
+    if claimed.names_hash != names_hash(problem):
+        found.append("names: the ops or devices of the problem have other names than those certified")
     fresh = verify(problem, solution, seconds=seconds, queue=claimed.queue or None)
     for key in (
         "problem",

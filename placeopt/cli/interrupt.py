@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-GRACE = 2.0
+GRACE = 1.5
 """Seconds that the main thread has for an orderly end."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -44,25 +44,22 @@ class Outcome:
         except InputError as error:
             self.unwritten = str(error)
 
-    def tell(self, comparison: Comparison) -> None:
+    def tell(self, comparison: Comparison, *, pictures: bool = True) -> None:
         """Write the files, then print the outcome, once."""
         if comparison.results:
-            self._write(comparison)
+            self._write(comparison, pictures=pictures)
             if interrupt.say_once() or not interrupt.received():
                 if self.json:
                     common.print_json(_json(comparison, self.files, single=self.single))
                 else:
                     _print(comparison, self.files)
-        elif comparison.failures and not self.json:
-            for failure in comparison.failures:
-                print(f"placeopt: error: {' '.join(failure.message.split())}", file=sys.stderr)
-        if self.json:
+        if self.json or not comparison.results:
             for failure in comparison.failures:
                 print(f"placeopt: {failure.solver}: {' '.join(failure.message.split())}", file=sys.stderr)
         if self.unwritten:
             print(f"placeopt: error: {self.unwritten}", file=sys.stderr)
 
-    def _write(self, comparison: Comparison) -> None:
+    def _write(self, comparison: Comparison, *, pictures: bool) -> None:
         """Save every result and the best solution; pictures last, for they take longest."""
         from placeopt.io.placement_file import write_placement
         from placeopt.io.serialize import save
@@ -80,11 +77,11 @@ class Outcome:
                 file = folder / "placement.json"
                 written.insert(0, write_placement(file, problem, winner.solution, winner.queue or None))
             self.files = [str(path) for path in written]
-            if isinstance(winner.solution, Placement) and objective_of(problem).drawn:
+            if pictures and isinstance(winner.solution, Placement) and objective_of(problem).drawn:
                 from placeopt.plotting.files import write_pictures
 
-                pictures = write_pictures(folder, problem, winner.solution, winner.queue or None, winner.lower_bound)
-                self.files += [str(path) for path in pictures]
+                drawn = write_pictures(folder, problem, winner.solution, winner.queue or None, winner.lower_bound)
+                self.files += [str(path) for path in drawn]
         except InputError as error:
             self.unwritten = str(error)
 

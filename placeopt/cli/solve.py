@@ -63,16 +63,17 @@ def solve_command(
     comparison = Comparison(problem, failures=broken)
     outcome = Outcome(folder, single=len(names) == 1, json=json)
     with (
-        interrupt.rescued_by(lambda: outcome.tell(comparison.snapshot())),
+        interrupt.rescued_by(lambda: outcome.tell(comparison.snapshot(), pictures=False)),
         _progress(problem, json) as (announce, show),
     ):
         compare(
             comparison, solvers, Budget(seconds, evaluations, target), seed=seed, initial=start,
             bound_seconds=bound_seconds, announce=announce, on_progress=show, keep=outcome.keep,
         )  # fmt: skip
-    with interrupt.rescued_by(lambda: outcome.tell(comparison)):
+    with interrupt.rescued_by(lambda: outcome.tell(comparison, pictures=False)):
         outcome.tell(comparison)
-    raise typer.Exit(_exit_code(comparison))
+    code = _exit_code(comparison)
+    raise typer.Exit(1 if outcome.unwritten and code == 0 else code)
 
 
 def _exit_code(comparison: Comparison) -> int:
