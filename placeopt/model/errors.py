@@ -35,6 +35,10 @@ class InfeasiblePlacementError(InputError):
     """A placement breaks a constraint (compatibility, colocation, capacity, planned order)."""
 
 
+class InfeasibleProblemError(InputError):
+    """No solution of the problem can be valid: proved, and the message says why."""
+
+
 class Refused(InputError):
     """A solver does not take this problem; the only failure that a portfolio or a comparison skips."""
 

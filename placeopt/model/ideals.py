@@ -10,13 +10,22 @@ a list of the pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+class LatticeArrays(NamedTuple):
+    """What kernels read of a lattice; see `Lattice`."""
+
+    bits: NDArray[np.uint64]  # (I, words)
+    child_ptr: NDArray[np.int64]  # (I + 1,)
+    child_node: NDArray[np.int32]
+    child_ideal: NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +47,11 @@ class Lattice:
     def num_ideals(self) -> int:
         """Number of ideals, I."""
         return len(self.bits)
+
+    @property
+    def arrays(self) -> LatticeArrays:
+        """The arrays as kernels take them."""
+        return LatticeArrays(self.bits, self.child_ptr, self.child_node, self.child_ideal)
 
     @property
     def nbytes(self) -> int:

@@ -270,6 +270,15 @@ class PlacementProblem:
         return frozen(self.transfer[:, used].min(axis=1))
 
     @cached_property
+    def io_ticks(self) -> NDArray[np.int64]:
+        """Ticks to move each tensor between each device and host memory, shape (num_tensors, num_devices)."""
+        table = np.zeros((self.num_tensors, self.num_devices), dtype=np.int64)
+        pays = self.io_class >= 0
+        if self.num_tensors:
+            table[:, pays] = self.transfer[:, self.io_class[pays]]
+        return frozen(table)
+
+    @cached_property
     def identical_devices(self) -> tuple[tuple[int, ...], ...]:
         """Classes of interchangeable devices: swapping two of a class leaves the problem unchanged."""
         classes: list[list[int]] = []

@@ -16,12 +16,12 @@ import numpy as np
 from placeopt.model.arrays import NO_VALUE
 from placeopt.model.placement import Placement
 from placeopt.period.evaluate import period_loads
-from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
+from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.solvers.exact.period_dp import Stage
+    from placeopt.solvers.exact.ideal_program import Stage
 
 _CLOSE = 1.25  # an incumbent within this factor of the area bound is tried at once
 _HUGE = NO_VALUE - 1  # no period is longer

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.ideals import Lattice, ideal_lattice
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.linear_dp import chain_model, offer_stages, quick_bounds, search_orders
-from placeopt.solvers.exact.period_dp import IdealProgram
+from placeopt.solvers.exact.ideal_program import IdealProgram
+from placeopt.solvers.exact.linear_dp import chain_model, offer_stages, raise_bounds, search_orders
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contraction import PeriodModel
+    from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
 
 
@@ -45,11 +45,11 @@ class IdealDp(SearchSolver):
         if model is None:
             return
         search_orders(tracker, model, self.orders)
-        quick_bounds(tracker)
+        raise_bounds(tracker)
         if not tracker.stop():
             self._prove(tracker, model)
 
-    def _prove(self, tracker: Tracker[Placement], model: PeriodModel) -> None:
+    def _prove(self, tracker: Tracker[Placement], model: ContractedProblem) -> None:
         """Run the program over all ideals."""
         lattice, enough = self._ideals(tracker, model)
         if lattice is None:
@@ -71,7 +71,7 @@ class IdealDp(SearchSolver):
             tracker.message = f"{left_out} devices were left out: too many device types"
         tracker.stop()
 
-    def _ideals(self, tracker: Tracker[Placement], model: PeriodModel) -> tuple[Lattice | None, int]:
+    def _ideals(self, tracker: Tracker[Placement], model: ContractedProblem) -> tuple[Lattice | None, int]:
         """Enumerate the ideals, or return how many there are more than.
 
         In tries that grow eightfold, as long as the next one seems to fit into the time left; the first two cost a seventh

@@ -23,45 +23,60 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.latency.bounds import latency_bounds
-from placeopt.latency.bounds.flow import raise_flow_bound
-from placeopt.latency.evaluate import latency_arrays, offer_latency, placement_slots
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.latency.bounds.flow import FlowBound
+from placeopt.latency.judge import placement_slots
 from placeopt.model.problem import INCOMPATIBLE
-from placeopt.solvers.exact.latency_warm_start import warm_start
+from placeopt.solvers.exact.latency_warm_start import offer_slots, warm_start
 from placeopt.solvers.exact.period_warm_start import warm_seconds
+from placeopt.solvers.exact.placement_cp_sat import MAX_GRID, PlacementModel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solvers.exact.period_cp_sat import CpSatSettings
+    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
 
 _FLOW_SHARE = 0.3  # of the time, for the bound by flows
-MAX_GRID = 2**40
-"""Horizons above this are solved on a coarser grid (floored, so that bounds stay proofs)."""
-
 
 def search_latency(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
     """Minimise the latency with CP-SAT from the bound by flows and the best of several heuristics."""
-    for method, value in latency_bounds(problem, 0.0).items():
+    for method, value in latency_bounds(problem, 0.0, ("path",)):
         tracker.raise_bound(value, method)
     raise_flow_bound(tracker, seconds=_FLOW_SHARE * tracker.seconds_left)
     if settings.warm_start and not tracker.stop():
         warm_start(tracker, seconds=warm_seconds(tracker))
     if not tracker.stop():
-        LatencyCpModel(problem, tracker.value).solve(settings, tracker)
+        LatencyCpModel(problem, tracker.value).solve(settings, tracker, tracker.seconds_left)
 
 
-class LatencyCpModel:
+def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
+    """Raise the bound, and offer the placements found on the way, in about `seconds`."""
+    problem = tracker.problem
+    end = tracker.elapsed + seconds
+
+    def stop() -> bool:
+        return tracker.elapsed > end or tracker.stop()
+
+    def offer(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
+        offer_slots(tracker, device, slot)
+
+    if problem.slots > 1:  # a placement with one slot is one with several
+        FlowBound(problem.replace(slots=1)).run(lambda: None, stop, offer)
+    tracker.raise_bound(FlowBound(problem).run(lambda: tracker.value, stop, offer), "flow")
+
+
+class LatencyCpModel(PlacementModel):
     """The CP-SAT model of one problem; solutions above `incumbent` ticks are cut off."""
 
     def __init__(self, problem: PlacementProblem, incumbent: int | None) -> None:
         from ortools.sat.python import cp_model
 
-        self.problem, self.arrays = problem, latency_arrays(problem)
+        self.problem = problem
         self.cp = cp_model.CpModel()
         self.accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
         pools = [d for d in range(problem.num_devices) if problem.io_class[d] < 0]
@@ -69,7 +84,7 @@ class LatencyCpModel:
         self.pools = [d for i, d in enumerate(pools) if not any(self._same(d, e) for e in pools[:i])]
         self.units = [(d, s) for d in self.accelerators for s in range(problem.slots)] + [(d, -1) for d in self.pools]
         self.factor = 2 * len(self.accelerators) * problem.slots + 2
-        total = int(problem.compute.max(axis=1).sum()) + 2 * int(self.arrays.io_ticks.max(axis=1, initial=0).sum())
+        total = int(problem.compute.max(axis=1).sum()) + 2 * int(self.problem.io_ticks.max(axis=1, initial=0).sum())
         worst = total if incumbent is None else incumbent
         self.grid = max(1, -(-worst * self.factor // MAX_GRID))
         self.horizon = (worst // self.grid + 1) * self.factor
@@ -83,7 +98,7 @@ class LatencyCpModel:
 
     def _place(self) -> None:
         cp, p = self.cp, self.problem
-        leader = self.arrays.leader
+        leader = self.problem.units.head
         self.x: list[list[cp_model.IntVar | None]] = []
         shared: dict[int, list[cp_model.IntVar | None]] = {}
         for v in range(p.num_ops):
@@ -120,7 +135,7 @@ class LatencyCpModel:
         return ticks // self.grid * self.factor
 
     def _times(self) -> None:
-        cp, p, a = self.cp, self.problem, self.arrays
+        cp, p = self.cp, self.problem
         self.latency = cp.new_int_var(0, self.horizon, "L")
         self.ready = [cp.new_int_var(0, self.horizon, f"r{v}") for v in range(p.num_ops)]
         for r in self.ready:
@@ -141,7 +156,7 @@ class LatencyCpModel:
                         terms.append(ticks * x)
                     cp.add(self.ready[v] >= end).only_enforce_if(x)
             for t in range(p.num_tensors):
-                terms.extend(self._ticks(int(a.io_ticks[t, d])) * y for y in self._transfers(t, u, start))
+                terms.extend(self._ticks(int(p.io_ticks[t, d])) * y for y in self._transfers(t, u, start))
             cp.add(end == start + sum(terms))
             durations.append(end - start)
             if s > 0 and previous is not None:
@@ -209,7 +224,7 @@ class LatencyCpModel:
             w, v = int(p.producer[t]), int(p.consumer[e])
             moves = []
             for u, (d, s) in enumerate(self.units):
-                ticks = self._ticks(int(self.arrays.io_ticks[t, d])) if s >= 0 else 0
+                ticks = self._ticks(int(self.problem.io_ticks[t, d])) if s >= 0 else 0
                 x, y = self.x[w][u], self.x[v][u]
                 if ticks and x is not y:
                     for first, second in ((x, y), (y, x)):
@@ -228,52 +243,21 @@ class LatencyCpModel:
 
     def _identical(self) -> list[list[int]]:
         """Positions in `accelerators` of interchangeable devices."""
-        p, io = self.problem, self.arrays.io_ticks
+        p, io = self.problem, self.problem.io_ticks
         groups: dict[tuple[bytes, bytes, int], list[int]] = {}
         for i, d in enumerate(self.accelerators):
             key = (p.compute[:, d].tobytes(), io[:, d].tobytes(), int(p.capacity[d]))
             groups.setdefault(key, []).append(i)
         return list(groups.values())
 
-    # --- solving ---------------------------------------------------------------------------------------
+    # --- solutions -------------------------------------------------------------------------------------
 
-    def solve(self, settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
-        """Run CP-SAT until proof or the end of the budget."""
-        from ortools.sat.python import cp_model
+    def ticks(self, bound: int) -> int:
+        """One unit per slot is not time."""
+        slots = len(self.accelerators) * self.problem.slots
+        return -(-max(0, bound - slots) // self.factor) * self.grid
 
-        solver = cp_model.CpSolver()
-        parameters = solver.parameters
-        parameters.num_workers = settings.num_workers
-        parameters.random_seed = tracker.seed % 2**31
-        parameters.log_search_progress = settings.log
-        parameters.linearization_level = 2
-        if np.isfinite(tracker.seconds_left):
-            parameters.max_time_in_seconds = max(0.01, tracker.seconds_left)
-        if tracker.budget.evaluations is not None:
-            parameters.max_number_of_conflicts = tracker.evaluations_left
-        if tracker.solution is not None:
-            self._hint(tracker.solution)
-        code = solve_interruptibly(solver, self.cp, _callback(self, tracker))
-        if code == cp_model.MODEL_INVALID:
-            raise RuntimeError(f"CP-SAT refused the model: {self.cp.validate()}")
-        if code == cp_model.INFEASIBLE:
-            tracker.infeasible("no placement fits the devices' memory, compatibility and colocation")
-            return
-        if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            self.offer(tracker, solver.value)
-        self.raise_bound(tracker, solver.best_objective_bound)
-        if tracker.budget.evaluations is not None:
-            tracker.count(int(solver.num_conflicts))
-        tracker.stop()
-
-    def raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
-        """Record the bound of the model on the fine grid: at most one unit per slot is not time."""
-        if np.isfinite(bound) and bound > 0:
-            slots = len(self.accelerators) * self.problem.slots
-            ticks = -(-max(0, int(np.ceil(bound - 1e-6)) - slots) // self.factor) * self.grid
-            tracker.raise_bound(ticks, "cp-sat")
-
-    def offer(self, tracker: Tracker[Placement], value: Any) -> None:
+    def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""
         p = self.problem
         device = np.zeros(p.num_ops, dtype=np.int64)
@@ -282,15 +266,16 @@ class LatencyCpModel:
             for (d, s), x in zip(self.units, row, strict=True):
                 if x is not None and value(x):
                     device[v], slot[v] = d, max(s, 0)
-        offer_latency(tracker, device, slot)
+        offer_slots(tracker, device, slot)
 
-    def _hint(self, placement: Placement) -> None:
+    def hint(self, placement: Placement) -> None:
+        """Hint the incumbent; interchangeable accelerators by the falling length of their first slot."""
         p = self.problem
         device = placement.device.copy()
         slot = placement_slots(p, placement)
         pool = {d: e for d in range(p.num_devices) if p.io_class[d] < 0 for e in self.pools if d == e or self._same(d, e)}
         device = np.array([pool.get(d, d) for d in device.tolist()], dtype=np.int64)
-        lasts = _slot_durations(p, self.arrays.io_ticks, device, slot)
+        lasts = _slot_durations(p, self.problem.io_ticks, device, slot)
         rename = np.arange(p.num_devices)
         for members in self._identical():
             devices = [self.accelerators[i] for i in members]
@@ -305,7 +290,7 @@ class LatencyCpModel:
 
 
 def _slot_durations(
-    p: PlacementProblem, io: NDArray[np.int64], device: NDArray[np.int64], slot: NDArray[np.int32]
+    p: PlacementProblem, io: NDArray[np.int64], device: NDArray[np.int64], slot: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Ticks of the first slot of every device."""
     first = slot == 0
@@ -323,18 +308,3 @@ def _slot_durations(
         if units and home[1] == 0:
             lasts[home[0]] += io[t, home[0]]
     return lasts
-
-
-def _callback(model: LatencyCpModel, tracker: Tracker[Placement]) -> Any:
-    from ortools.sat.python import cp_model
-
-    class Callback(cp_model.CpSolverSolutionCallback):
-        """Offers every solution and keeps the bound."""
-
-        def on_solution_callback(self) -> None:
-            model.offer(tracker, self.value)
-            model.raise_bound(tracker, self.best_objective_bound)
-            if tracker.stop():
-                self.stop_search()
-
-    return Callback()

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 
-from placeopt.latency.evaluate import LatencyArrays, _latency, latency_arrays, offer_latency, placement_slots
+from placeopt.latency.evaluate import latency_batch
+from placeopt.latency.judge import placement_slots
+from placeopt.latency.slots import Cooling, Groups, anneal_slots, latency_arrays
+from placeopt.model.errors import InfeasibleProblemError
+from placeopt.model.ideals import linear_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
-from placeopt.period.contraction import NoCommonDeviceError, contract
+from placeopt.period.contracted import contract
+from placeopt.solvers.exact.chain_search import best_chain
+from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
 from placeopt.solvers.exact.period_warm_start import enough_cycles
 
 if TYPE_CHECKING:
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contraction import PeriodModel
+    from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
 
 _HOT, _COLD, _MOVES, _MOST_MOVES = 3e-2, 1e-5, 60_000, 2_000_000
@@ -41,23 +46,31 @@ def warm_start(tracker: Tracker[Placement], *, seconds: float) -> None:
     def stop() -> bool:
         return tracker.elapsed >= deadline or tracker.stop()
 
-    _offer(tracker, _all_in_pool(problem))
+    offer_slots(tracker, _all_in_pool(problem))
     try:
         chain = contract(problem.replace(objective="period", contiguity="chain", backward=None))
-    except NoCommonDeviceError:
+    except InfeasibleProblemError:
         chain = None
     if chain is not None and chain.num_nodes <= _MAX_NODES:
-        _offer(tracker, _segments(problem, chain))
+        offer_slots(tracker, _segments(problem, chain))
         if not stop():
-            _offer(tracker, _pipeline(problem, chain))
+            offer_slots(tracker, _pipeline(problem, chain))
     if tracker.solution is not None and not stop():
         cycles = enough_cycles(seconds, problem.num_ops * problem.num_devices, _CYCLES)
         _anneal(tracker, stop, cycles)
 
 
-def _offer(tracker: Tracker[Placement], device: NDArray[np.int64] | None) -> None:
-    if device is not None:
-        offer_latency(tracker, device)
+def offer_slots(
+    tracker: Tracker[Placement], device: NDArray[np.int64] | None, slot: NDArray[np.int64] | None = None
+) -> None:
+    """Evaluate a placement (slot 0 by default), count it, and offer it if it is feasible."""
+    if device is None:
+        return
+    problem = tracker.problem
+    value = int(latency_batch(problem, device[None, :], None if slot is None else slot[None, :])[0])
+    tracker.count()
+    if value < INFEASIBLE:
+        tracker.offer(value, Placement(device, slot if problem.slots > 1 else None))
 
 
 def _all_in_pool(problem: PlacementProblem) -> NDArray[np.int64] | None:
@@ -67,7 +80,7 @@ def _all_in_pool(problem: PlacementProblem) -> NDArray[np.int64] | None:
     return np.full(problem.num_ops, int(pool[0]), dtype=np.int64)
 
 
-def _segments(problem: PlacementProblem, model: PeriodModel) -> NDArray[np.int64] | None:
+def _segments(problem: PlacementProblem, model: ContractedProblem) -> NDArray[np.int64] | None:
     """Best consecutive segments of the model's order, one per accelerator, the rest in the pool."""
     n = model.num_nodes
     accelerators = [(d, g) for g, devices in enumerate(model.types) for d in devices if problem.io_class[d] >= 0]
@@ -108,7 +121,7 @@ def _segments(problem: PlacementProblem, model: PeriodModel) -> NDArray[np.int64
     return model.expand(device)
 
 
-def _durations(model: PeriodModel, g: int) -> NDArray[np.float64]:
+def _durations(model: ContractedProblem, g: int) -> NDArray[np.float64]:
     """Time of a slot with nodes i..j-1 on a device of type g at [i, j]; 2^62 where they do not fit."""
     n = model.num_nodes
     table = np.full((n, n + 1), float(2**62))
@@ -142,154 +155,42 @@ def _cost(pins: list[int], first: int, last: int) -> int:
     return int(any(first <= c <= last for c in pins[1:]))
 
 
-def _pipeline(problem: PlacementProblem, chain: PeriodModel) -> NDArray[np.int64] | None:
+def _pipeline(problem: PlacementProblem, chain: ContractedProblem) -> NDArray[np.int64] | None:
     """Best pipeline for the period along the model's order."""
-    from placeopt.model.ideals import linear_lattice
-    from placeopt.solvers.exact.chain_search import best_chain
-    from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
-
     outcome = best_chain(IdealProgram(chain, linear_lattice(chain.num_nodes)), None)
     return stage_devices(chain, outcome.stages)[0] if outcome.value is not None else None
 
 
-@numba.njit(cache=True, nogil=True)
-def _anneal_cycle(  # type: ignore[no-untyped-def]
-    a: LatencyArrays, member_ptr, member, near_ptr, near, device, slot, hot, cold, moves, seed, serial, best_device,
-    best_slot,
-) -> int:
-    """One cooling cycle; leaves the best placement in best_device, best_slot and returns its latency."""
-    np.random.seed(seed)  # noqa: NPY002 - numba's own generator, seeded per cycle
-    n, k = a.compute.shape
-    q = a.slots
-    groups = len(member_ptr) - 1
-    units = n + k * q
-    duration = np.empty(units, dtype=np.int64)
-    waiting = np.empty(units, dtype=np.int64)
-    ready = np.empty(units, dtype=np.int64)
-    queue = np.empty(units, dtype=np.int64)
-    seen = np.empty(units, dtype=np.int64)
-    first = np.empty(units, dtype=np.int64)
-    nxt = np.empty(n, dtype=np.int64)
-    used = np.zeros(k, dtype=np.int64)
-    for v in range(n):
-        used[device[v]] += a.resident[v]
-    best_value = _latency(a, device, slot, duration, waiting, ready, queue, seen, first, nxt)
-    energy = float(best_value)
-    for u in range(n, units):
-        energy += serial * duration[u]
-    best_device[:] = device
-    best_slot[:] = slot
-    block = np.empty(8, dtype=np.int64)
-    old_device = np.empty(8, dtype=np.int64)
-    old_slot = np.empty(8, dtype=np.int64)
-    cooling = (cold / hot) ** (1.0 / moves)
-    temperature = hot
-    for _ in range(moves):
-        temperature *= cooling
-        x = np.random.randint(groups)  # noqa: NPY002
-        lead = member[member_ptr[x]]
-        b, s = np.random.randint(k), np.random.randint(q)  # noqa: NPY002
-        if near_ptr[x + 1] > near_ptr[x] and np.random.random() < 0.7:  # noqa: NPY002
-            y = near[near_ptr[x] + np.random.randint(near_ptr[x + 1] - near_ptr[x])]  # noqa: NPY002
-            b, s = device[member[member_ptr[y]]], slot[member[member_ptr[y]]]
-        if a.pool[b]:
-            s = 0
-        if b == device[lead] and s == slot[lead]:
-            continue
-        size = 1
-        block[0] = x
-        if np.random.random() < 0.4:  # noqa: NPY002 - a connected block of the same slot
-            wanted = 1 + np.random.randint(8)  # noqa: NPY002
-            at = 0
-            while at < size and size < wanted:
-                z = block[at]
-                for e in range(near_ptr[z], near_ptr[z + 1]):
-                    y = near[e]
-                    other = member[member_ptr[y]]
-                    if size < wanted and device[other] == device[lead] and slot[other] == slot[lead]:
-                        known = False
-                        for i in range(size):
-                            known = known or block[i] == y
-                        if not known:
-                            block[size] = y
-                            size += 1
-                at += 1
-        fits = True
-        for i in range(size):
-            y = block[i]
-            old_device[i], old_slot[i] = device[member[member_ptr[y]]], slot[member[member_ptr[y]]]
-            for e in range(member_ptr[y], member_ptr[y + 1]):
-                v = member[e]
-                fits = fits and a.compute[v, b] >= 0
-                used[device[v]] -= a.resident[v]
-                used[b] += a.resident[v]
-                device[v] = b
-                slot[v] = s
-        fits = fits and used[b] <= a.capacity[b]
-        accepted = False
-        if fits:
-            value = _latency(a, device, slot, duration, waiting, ready, queue, seen, first, nxt)
-            if value < INFEASIBLE:
-                new = float(value)
-                for u in range(n, units):
-                    new += serial * duration[u]
-                accepted = new <= energy or np.random.random() < np.exp((energy - new) / temperature)  # noqa: NPY002
-                if accepted:
-                    energy = new
-                    if value < best_value:
-                        best_value = value
-                        best_device[:] = device
-                        best_slot[:] = slot
-        if not accepted:
-            for i in range(size):
-                y = block[i]
-                for e in range(member_ptr[y], member_ptr[y + 1]):
-                    v = member[e]
-                    used[b] -= a.resident[v]
-                    used[old_device[i]] += a.resident[v]
-                    device[v] = old_device[i]
-                    slot[v] = old_slot[i]
-    return best_value
-
-
 def _anneal(tracker: Tracker[Placement], stop: Callable[[], bool], cycles: int | None) -> None:
-    problem = tracker.problem
+    """Anneal from the incumbent until `stop` or `cycles` are over."""
+    problem, generator = tracker.problem, tracker.rng()
     assert tracker.solution is not None
-    arrays = latency_arrays(problem)
-    groups: dict[int, list[int]] = {}
-    for v, leader in enumerate(arrays.leader.tolist()):
-        groups.setdefault(leader, []).append(v)
-    label = np.empty(problem.num_ops, dtype=np.int64)
-    for x, ops in enumerate(groups.values()):
-        label[ops] = x
-    pointer = np.concatenate([[0], np.cumsum([len(ops) for ops in groups.values()])])
-    member = np.array([v for ops in groups.values() for v in ops], dtype=np.int64)
-    pairs = np.stack([label[problem.producer[problem.edge_tensor]], label[problem.consumer]], axis=1).reshape(-1, 2)
-    pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    near_ptr = np.searchsorted(pairs[:, 0], np.arange(len(groups) + 1))
-    near = np.ascontiguousarray(pairs[:, 1])
-    generator = tracker.rng()
-    device = tracker.solution.device.astype(np.int64)
-    slot = placement_slots(problem, tracker.solution).astype(np.int64)
+    arrays, groups = latency_arrays(problem), _groups(problem)
+    device, slot = tracker.solution.device.copy(), placement_slots(problem, tracker.solution)
     pool = problem.io_class < 0
     if pool.any():  # the devices of the pool are one: use the first
         device = np.where(pool[device], int(np.flatnonzero(pool)[0]), device)
     best_device, best_slot = device.copy(), slot.copy()
-    moves, done = min(_MOVES, _MOVES_PER_CHOICE * len(groups) * problem.num_devices), 0
+    moves, done = min(_MOVES, _MOVES_PER_CHOICE * (len(groups.member_ptr) - 1) * problem.num_devices), 0
     while not stop() and (cycles is None or done < cycles):
         done += 1
         value = int(tracker.value or 0)
-        hot = _HOT * value * 10.0 ** (-2 * generator.random())
-        found = int(
-            _anneal_cycle(
-                arrays, pointer, member, near_ptr, near, device.copy(), slot.copy(), hot, _COLD * value, moves,
-                int(generator.integers(2**31)), _SERIAL, best_device, best_slot,
-            )
-        )  # fmt: skip
+        schedule = Cooling(_HOT * value * 10.0 ** (-2 * generator.random()), _COLD * value, moves, _SERIAL)
+        seed = int(generator.integers(2**31))
+        found = int(anneal_slots(arrays, groups, device.copy(), slot.copy(), schedule, seed, best_device, best_slot))
         tracker.count()
         if found < value:
             device, slot = best_device.copy(), best_slot.copy()
             tracker.offer(found, Placement(device, slot if problem.slots > 1 else None))
         else:
             moves = min(2 * moves, _MOST_MOVES)
+
+
+def _groups(problem: PlacementProblem) -> Groups:
+    units = problem.units
+    label, count = units.unit, len(units.first_op)
+    pairs = np.stack([label[problem.producer[problem.edge_tensor]], label[problem.consumer]], axis=1).reshape(-1, 2)
+    pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    near_ptr = np.searchsorted(pairs[:, 0], np.arange(count + 1))
+    return Groups(units.member_ptr, units.member, near_ptr, np.ascontiguousarray(pairs[:, 1]))

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import linear_lattice
 from placeopt.model.placement import Placement
-from placeopt.period.bounds.combinatorial import period_bounds
-from placeopt.period.contraction import NoCommonDeviceError, contract
+from placeopt.period.bounds import period_bounds
+from placeopt.period.contracted import contract
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
+from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contraction import PeriodModel
+    from placeopt.period.contracted import ContractedProblem
     from placeopt.solvers.exact.chain_search import ChainOutcome
     from placeopt.solving.tracker import Tracker
 
@@ -49,35 +50,35 @@ class LinearDp(SearchSolver):
         model = chain_model(tracker)
         if model is not None:
             search_orders(tracker, model, self.orders)
-            quick_bounds(tracker)
+            raise_bounds(tracker)
             tracker.stop()
 
 
-def chain_model(tracker: Tracker[Placement]) -> PeriodModel | None:
+def chain_model(tracker: Tracker[Placement]) -> ContractedProblem | None:
     """Contract the tracker's problem for chains; None, with the reason recorded, where there is no chain."""
     problem = tracker.problem
     try:
         return contract(problem, contiguity="chain")
-    except NoCommonDeviceError as error:
+    except InfeasibleProblemError as error:
         reason = str(error)
     try:
         if problem.contiguity != "chain":
             contract(problem, contiguity="none")
             tracker.message = f"no chain: {reason}"
             return None
-    except NoCommonDeviceError as error:
+    except InfeasibleProblemError as error:
         reason = str(error)
     tracker.infeasible(reason)
     return None
 
 
-def quick_bounds(tracker: Tracker[Placement]) -> None:
-    """Record the bounds of the tracker's problem that take milliseconds."""
-    for method, value in period_bounds(tracker.problem, 0.0).items():
+def raise_bounds(tracker: Tracker[Placement], seconds: float = 0.0) -> None:
+    """Record the bounds of the tracker's problem that take milliseconds, and with `seconds` the one by areas."""
+    for method, value in period_bounds(tracker.problem, seconds, ("op", "pigeonhole", "area")):
         tracker.raise_bound(value, method)
 
 
-def search_orders(tracker: Tracker[Placement], model: PeriodModel, orders: int) -> None:
+def search_orders(tracker: Tracker[Placement], model: ContractedProblem, orders: int) -> None:
     """Offer the best pipeline along each of `orders` topological orders of a contracted `chain` model."""
     for order in _orders(model, orders, tracker.rng()):
         if tracker.evaluations > 0 and tracker.stop():
@@ -89,13 +90,13 @@ def search_orders(tracker: Tracker[Placement], model: PeriodModel, orders: int) 
         offer_stages(tracker, along, best_chain(program, tracker.value, None if tracker.value is None else tracker.stop))
 
 
-def offer_stages(tracker: Tracker[Placement], model: PeriodModel, outcome: ChainOutcome) -> None:
+def offer_stages(tracker: Tracker[Placement], model: ContractedProblem, outcome: ChainOutcome) -> None:
     """Offer the chain that a search found, if it found one."""
     if outcome.value is not None:
         tracker.offer(outcome.value, Placement(stage_devices(model, outcome.stages)[0]))
 
 
-def _orders(model: PeriodModel, count: int, generator: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+def _orders(model: ContractedProblem, count: int, generator: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     yield np.arange(model.num_nodes)
     successors: list[list[int]] = [[] for _ in range(model.num_nodes)]
     indegree = np.bincount(model.order_to, minlength=model.num_nodes)

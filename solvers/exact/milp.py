@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
-from placeopt.period.contraction import NoCommonDeviceError, contract
-from placeopt.period.evaluate import order_edges, period_batch
+from placeopt.period.contracted import contract
+from placeopt.period.evaluate import period_batch
+from placeopt.period.loads import order_edges
 from placeopt.solvers.exact.period_cp_sat import prepare
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -53,7 +55,7 @@ class Milp(SearchSolver):
             return
         try:
             program = PeriodProgram(problem, tracker.value, tracker.lower_bound)
-        except NoCommonDeviceError as error:
+        except InfeasibleProblemError as error:
             tracker.infeasible(str(error))
             return
         program.solve(tracker, log=self.log)

@@ -9,59 +9,48 @@ minimise the period T >= load[d] (two such variables for "gpipe"). A tensor betw
 variable per device, for both directions.
 
 Convexity: z[v, d] >= x[v, d] says that v or a descendant is on d; z grows upwards along order edges, and
-x[u, d] and not x[v, d] forbid z[v, d] for an edge u -> v (Tarnawski et al. 2020, section 4). Chain: a total
+x[u, d] and not x[v, d] forbid z[v, d] for an edge u -> v (section 4). Chain: a total
 order of the devices, transitive, that every order edge respects.
 
-The problem is contracted first under the incumbent's value, and the bounds of `placeopt.period.bounds.combinatorial` are
-constraints. Identical devices are told apart by falling load (by their order in the chain).
+The problem is contracted first under the incumbent's value; the bounds of `placeopt.period.bounds` are constraints.
+Identical devices are told apart by falling load (by their order in the chain).
+
+References
+----------
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
+DNN Graph Operators", NeurIPS 2020, section 4.
 """
 
 from __future__ import annotations
 
 import itertools
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
-from placeopt.period.bounds.combinatorial import column_bound, period_bounds
-from placeopt.period.contraction import NoCommonDeviceError, contract
-from placeopt.period.evaluate import order_edges, period_batch, period_loads
+from placeopt.period.bounds.columns import column_bound
+from placeopt.period.contracted import contract
+from placeopt.period.evaluate import period_batch, period_loads
+from placeopt.period.loads import order_edges
+from placeopt.solvers.exact.linear_dp import raise_bounds
 from placeopt.solvers.exact.period_warm_start import improve, warm_seconds, warm_start
+from placeopt.solvers.exact.placement_cp_sat import MAX_GRID, PlacementModel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
     from placeopt.model.problem import PlacementProblem
+    from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
 
-MAX_GRID = 2**40
-"""Sums of ticks above this are solved on a coarser grid (floored, so that bounds stay proofs)."""
-
 _FIRST_SHARE, _COLUMN_SHARE, _IMPROVE_SHARE = 0.12, 0.4, 0.3
-
-
-class CpSatSettings(Protocol):
-    """What the models read of the solver that runs them."""
-
-    @property
-    def num_workers(self) -> int:
-        """Threads."""
-        ...
-
-    @property
-    def log(self) -> bool:
-        """Whether to print CP-SAT's own log."""
-        ...
-
-    @property
-    def warm_start(self) -> bool:
-        """Whether to start from heuristics."""
-        ...
 
 
 def search_period(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -73,9 +62,8 @@ def search_period(settings: CpSatSettings, problem: PlacementProblem, tracker: T
 def prepare(tracker: Tracker[Placement], *, heuristics: bool = True) -> bool:
     """Find quick bounds and a first incumbent; False if there is no placement at all."""
     try:
-        for method, value in period_bounds(tracker.problem, min(2.0, 0.2 * tracker.seconds_left)).items():
-            tracker.raise_bound(value, method)
-    except NoCommonDeviceError as error:
+        raise_bounds(tracker, seconds=min(2.0, 0.2 * tracker.seconds_left))
+    except InfeasibleProblemError as error:
         tracker.infeasible(str(error))
         return False
     if heuristics:
@@ -100,7 +88,7 @@ def _prove(settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
 def _solve_whole(settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> None:
     try:
         model = PeriodCpModel(tracker.problem, tracker.value, tracker.lower_bound)
-    except NoCommonDeviceError as error:  # of a chain: the nodes of a circle have no device in common
+    except InfeasibleProblemError as error:  # of a chain: the nodes of a circle have no device in common
         tracker.infeasible(str(error))
         return
     model.solve(settings, tracker, seconds)
@@ -127,7 +115,7 @@ def _bound_and_anneal(tracker: Tracker[Placement], seconds: float) -> None:
     tracker.raise_bound(found[0], "columns")
 
 
-class PeriodCpModel:
+class PeriodCpModel(PlacementModel):
     """The CP-SAT model of one problem; solutions above `incumbent` ticks are cut off."""
 
     def __init__(self, problem: PlacementProblem, incumbent: int | None, lower_bound: int) -> None:
@@ -136,13 +124,9 @@ class PeriodCpModel:
         self.problem = problem
         self.model = contract(problem, limit=incumbent)
         self.cp = cp_model.CpModel()
-        total = int(self.model.total.max(axis=1).sum()) + 2 * int(self.model.weight.sum())
-        self.grid = max(1, -(-total // MAX_GRID))
-        self.limit = total if incumbent is None else incumbent
+        self.limit = self.model.largest_load if incumbent is None else min(incumbent, self.model.largest_load)
+        self.grid = max(1, -(-self.limit // MAX_GRID))
         self.lower_bound = lower_bound
-        self.type_of = np.empty(problem.num_devices, dtype=np.int64)
-        for g, devices in enumerate(self.model.types):
-            self.type_of[list(devices)] = g
         self._place()
         self._memory()
         self._loads()
@@ -159,7 +143,7 @@ class PeriodCpModel:
         for v in range(m.num_nodes):
             row: list[cp_model.IntVar | None] = []
             for d in range(self.problem.num_devices):
-                g = self.type_of[d]
+                g = m.type_of[d]
                 fits = m.allowed[v, g] and m.total[v, g] <= self.limit and m.resident[v] <= m.capacity[g]
                 row.append(cp.new_bool_var(f"x{v}_{d}") if fits else None)
             self.x.append(row)
@@ -174,7 +158,7 @@ class PeriodCpModel:
         total = int(m.resident.sum())
         unit = max(1, total // MAX_GRID)
         for d in range(self.problem.num_devices):
-            capacity = int(m.capacity[self.type_of[d]])
+            capacity = int(m.capacity[m.type_of[d]])
             if total > capacity:
                 # With a unit above one byte, floors relax the constraint; every solution is checked again.
                 self.cp.add(
@@ -185,71 +169,73 @@ class PeriodCpModel:
         return [(v, x) for v in range(self.model.num_nodes) if (x := self.x[v][d]) is not None]
 
     def _loads(self) -> None:
-        m, cp, problem = self.model, self.cp, self.problem
-        passes = 2 if m.two_pass else 1
-        top = self.limit // self.grid
-        self.period = [cp.new_int_var(0, top, f"T{p}") for p in range(passes)]
+        cp, top = self.cp, self.limit // self.grid
+        passes = len(self.model.pass_compute)
+        period = [cp.new_int_var(0, top, f"T{p}") for p in range(passes)]
         self.load: list[list[cp_model.IntVar]] = []
-        self.moves: dict[tuple[int, int, int], cp_model.IntVar] = {}
-        for d in range(problem.num_devices):
-            g = int(self.type_of[d])
-            terms: list[list[Any]] = [[] for _ in range(passes)]
-            for v, x in self._on(d):
-                for p in range(passes):
-                    ticks = int(m.compute[p, v, g] if passes == 2 else m.total[v, g]) // self.grid
-                    if ticks:
-                        terms[p].append(ticks * x)
-            for t in range(len(m.producer)):
-                ticks = int(m.weight[t, g]) // self.grid
-                if ticks:
-                    p = int(m.tensor_pass[t]) if passes == 2 else 0
-                    terms[p].extend(ticks * var for var in self._transfer(t, d))
+        for d in range(self.problem.num_devices):
             row = []
-            for p in range(passes):
+            for p, terms in enumerate(self._load_terms(d)):
                 load = cp.new_int_var(0, top, f"load{p}_{d}")
-                cp.add(load == sum(terms[p]))
-                cp.add(load <= self.period[p])
+                cp.add(load == sum(terms))
+                cp.add(load <= period[p])
                 row.append(load)
             self.load.append(row)
-        cp.add(sum(self.period) >= self.lower_bound // self.grid)
+        cp.add(sum(period) >= self.lower_bound // self.grid)
         if passes == 2:
-            cp.add(sum(self.period) <= top)
-        if problem.contiguity != "chain":
-            for devices in m.types:
+            cp.add(sum(period) <= top)
+        if self.problem.contiguity != "chain":
+            for devices in self.model.types:
                 for a, b in itertools.pairwise(devices):
                     cp.add(self.load[a][0] >= self.load[b][0])
-        cp.minimize(sum(self.period))
+        cp.minimize(sum(period))
+
+    def _load_terms(self, d: int) -> list[list[Any]]:
+        """Terms of the load of a device, per pass."""
+        m, g = self.model, int(self.model.type_of[d])
+        terms: list[list[Any]] = [[] for _ in m.pass_compute]
+        for v, x in self._on(d):
+            for p, compute in enumerate(m.pass_compute):
+                terms[p].append(self._coarse(compute[v, g]) * x)
+        for t in range(len(m.producer)):
+            ticks = self._coarse(m.weight[t, g])
+            if ticks:
+                terms[int(m.tensor_pass[t])].extend(ticks * var for var in self._transfer(t, d))
+        return terms
+
+    def _coarse(self, ticks: np.int64) -> int:
+        """Ticks on the grid; what exceeds the limit only has to say so."""
+        return min(int(ticks), self.limit + 1) // self.grid
 
     def _transfer(self, t: int, d: int) -> list[cp_model.IntVar]:
         """Variables that are 1 where device d receives or sends tensor t."""
         m, cp = self.model, self.cp
         u = self.x[int(m.producer[t])][d]
         consumers = [self.x[int(c)][d] for c in m.consumer[m.consumer_ptr[t] : m.consumer_ptr[t + 1]]]
-        if len(consumers) == 1:
-            c = consumers[0]
-            if u is None and c is None:
-                return []
+        present = [c for c in consumers if c is not None]
+        if u is None and not present:
+            return []
+        if len(consumers) == 1:  # one variable for both directions
             cut = cp.new_bool_var(f"cut{t}_{d}")
-            self.moves[t, d, 0] = cut
-            for first, second in ((u, c), (c, u)):
-                if first is not None:
-                    cp.add_bool_or([first.negated(), cut] + ([] if second is None else [second]))
+            self._implies(present, u, cut)
+            self._implies([] if u is None else [u], consumers[0], cut)
             return [cut]
         found = []
-        present = [c for c in consumers if c is not None]
         if present:
             into = cp.new_bool_var(f"in{t}_{d}")
-            self.moves[t, d, 1] = into
-            for c in present:
-                cp.add_bool_or([c.negated(), into] + ([] if u is None else [u]))
+            self._implies(present, u, into)
             found.append(into)
         if u is not None:
             out = cp.new_bool_var(f"out{t}_{d}")
-            self.moves[t, d, 2] = out
             for c in consumers:
-                cp.add_bool_or([u.negated(), out] + ([] if c is None else [c]))
+                self._implies([u], c, out)
             found.append(out)
         return found
+
+    def _implies(self, here: list[cp_model.IntVar], beside: cp_model.IntVar | None, then: cp_model.IntVar) -> None:
+        """Each of `here` is beside the other one, or `then`."""
+        for var in here:
+            self.cp.add_bool_or([var.negated(), then] + ([] if beside is None else [beside]))
 
     def _op_edges(self) -> list[tuple[int, int]]:
         """Order edges between ops that are not in the same node."""
@@ -264,7 +250,6 @@ class PeriodCpModel:
         ops = sorted({op for edge in edges for op in edge})
         for d in range(self.problem.num_devices):
             z = {op: cp.new_bool_var(f"z{op}_{d}") for op in ops}
-            self.moves.update({(op, d, 3): var for op, var in z.items()})
             for op in ops:
                 x = self.x[node[op]][d]
                 if x is not None:
@@ -280,9 +265,8 @@ class PeriodCpModel:
         before: dict[tuple[int, int], Any] = {}
         for a in range(k):
             for b in range(a + 1, k):
-                first = cp.new_constant(1) if self.type_of[a] == self.type_of[b] else cp.new_bool_var(f"before{a}_{b}")
+                first = cp.new_constant(1) if self.model.type_of[a] == self.model.type_of[b] else cp.new_bool_var(f"before{a}_{b}")
                 before[a, b], before[b, a] = first, first.negated()
-        self.before = before
         for a in range(k):
             for b in range(k):
                 for c in range(k):
@@ -296,66 +280,32 @@ class PeriodCpModel:
                     if a != b and x is not None and y is not None:
                         cp.add_bool_or([x.negated(), y.negated(), before[a, b]])
 
-    # --- solving ---------------------------------------------------------------------------------------
+    # --- solutions -------------------------------------------------------------------------------------
 
-    def solve(self, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> None:
-        """Run CP-SAT until proof or the end of the budget."""
-        from ortools.sat.python import cp_model
-
-        solver = cp_model.CpSolver()
-        parameters = solver.parameters
-        parameters.num_workers = settings.num_workers
-        parameters.random_seed = tracker.seed % 2**31
-        parameters.linearization_level = 2
-        parameters.symmetry_level = 2
-        parameters.log_search_progress = settings.log
-        if np.isfinite(seconds):
-            parameters.max_time_in_seconds = max(0.01, seconds)
-        if tracker.budget.evaluations is not None:
-            parameters.max_number_of_conflicts = tracker.evaluations_left
-        if tracker.solution is not None:
-            self._hint(tracker.solution.device)
-        code = solve_interruptibly(solver, self.cp, _callback(self, tracker))
-        if code == cp_model.INFEASIBLE:
-            tracker.infeasible("no placement fits the devices' memory, compatibility, colocation and contiguity")
-            return
-        if code != cp_model.MODEL_INVALID:
-            self._raise_bound(tracker, solver.best_objective_bound)
-            if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-                self.offer(tracker, [[solver.value(x) if x is not None else 0 for x in row] for row in self.x])
-        else:
-            raise RuntimeError(f"CP-SAT refused the model: {self.cp.validate()}")
-        if tracker.budget.evaluations is not None:
-            tracker.count(int(solver.num_conflicts))
-        tracker.stop()
-
-    def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
-        if np.isfinite(bound):
-            ticks = int(np.ceil(bound - 1e-6)) * self.grid
-            tracker.raise_bound(ticks, "cp-sat")
-
-    def offer(self, tracker: Tracker[Placement], rows: list[list[int]]) -> None:
+    def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
         """Evaluate a solution of the model on the fine grid and offer it."""
+        rows = [[0 if x is None else int(value(x)) for x in row] for row in self.x]
         device = self.model.expand(np.array(rows, dtype=np.int64).argmax(axis=1))
-        value = int(period_batch(self.problem, device[None, :])[0])
+        ticks = int(period_batch(self.problem, device[None, :])[0])
         tracker.count()
-        if value < INFEASIBLE:
-            tracker.offer(value, Placement(device))
+        if ticks < INFEASIBLE:
+            tracker.offer(ticks, Placement(device))
 
-    def _hint(self, device: NDArray[np.int64]) -> None:
-        """Hint the incumbent, its identical devices renamed as the symmetry constraints want them."""
-        placement = Placement(device)
+    def ticks(self, bound: int) -> int:
+        """Every load of the model is rounded down."""
+        return bound * self.grid
+
+    def hint(self, placement: Placement) -> None:
+        """Hint the incumbent; devices of a type by falling load, in a chain by their order."""
         loads = period_loads(self.problem, placement)
         load = loads[0] if self.model.two_pass else loads.sum(axis=0)
+        chain = self.problem.contiguity == "chain"
+        position = _chain_positions(self.problem, placement.device) if chain else -load
         rename = np.arange(self.problem.num_devices)
-        position = _chain_positions(self.problem, device) if self.problem.contiguity == "chain" else -load
         for devices in self.model.types:
-            members = list(devices)
-            by_position = sorted(members, key=lambda d: (position[d], d))
-            rename[by_position] = members
-        device = rename[device]
+            rename[sorted(devices, key=lambda d: (position[d], d))] = devices
         node_device = np.zeros(self.model.num_nodes, dtype=np.int64)
-        node_device[self.model.node] = device
+        node_device[self.model.node] = rename[placement.device]
         for v, row in enumerate(self.x):
             for d, x in enumerate(row):
                 if x is not None:
@@ -374,22 +324,3 @@ def _chain_positions(problem: PlacementProblem, device: NDArray[np.int64]) -> ND
         free = [d for d in range(k) if position[d] < 0 and not edge[position < 0, d].any()]
         position[free[0]] = rank
     return position
-
-
-def _callback(model: PeriodCpModel, tracker: Tracker[Placement]) -> Any:
-    from ortools.sat.python import cp_model
-
-    class Callback(cp_model.CpSolverSolutionCallback):
-        """Offers every solution and keeps the bound."""
-
-        def on_solution_callback(self) -> None:
-            rows = [[int(self.value(x)) if x is not None else 0 for x in row] for row in model.x]
-            model.offer(tracker, rows)
-            model._raise_bound(tracker, self.best_objective_bound)
-            if tracker.stop():
-                self.stop_search()
-
-    return Callback()
-
-
-__all__ = ["CpSatSettings", "PeriodCpModel", "prepare", "search_period"]

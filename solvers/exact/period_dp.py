@@ -1,6 +1,6 @@
 """Dynamic program over ideals for the smallest period of a chain of stages.
 
-For a vector s of used devices per type and an ideal I (Tarnawski et al. 2020, section 5)
+For a vector s of used devices per type and an ideal I
 
     dp[s][I] = min over ideals I' inside I, types g and replicas r of
                max(dp[s - r e_g][I'], load_g(I - I', r)),
@@ -17,32 +17,26 @@ ring all-reduce of its weights. Differences from the published program, all exac
 
 Memory is O(ideals * states). Both passes of a training graph are one load for "1f1b"; for "gpipe" the
 program minimises the largest forward load under a limit on the backward one.
+
+References
+----------
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
+DNN Graph Operators", NeurIPS 2020, section 5.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-from fractions import Fraction
-from itertools import product
-from math import ceil, floor, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE, touching_tensors
+from placeopt.model.arrays import NO_VALUE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
-    from placeopt.model.ideals import Lattice
-    from placeopt.period.contraction import PeriodModel
-
-_FIRST_CHUNK, _CHUNK_SECONDS = 16, 0.1
-_MAX_STATES, _MAX_CELLS = 2**17, 2**25  # of the tables; a cell takes 17 bytes
+    from placeopt.model.ideals import LatticeArrays
 
 
 class DpArrays(NamedTuple):
@@ -84,93 +78,84 @@ class Tables(NamedTuple):
     viable: NDArray[np.bool_]  # (I, S)
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One stage of a plan: nodes of the model on devices of one type (several are replicas)."""
-
-    nodes: NDArray[np.int64]
-    device_type: int
-    replicas: int
-
-
-@dataclass(frozen=True)
-class DpOutcome:
-    """What one run of the program says: `value` is None if nothing is within the limits.
-
-    `complete` is False when the deadline cut the run; then nothing is proved.
-    """
-
-    value: int | None
-    stages: tuple[Stage, ...]
-    complete: bool
-    pairs: int
+@numba.njit(cache=True, nogil=True)
+def _outside(a: DpArrays, bits: NDArray[np.uint64], outside: NDArray[np.int64], foreign: NDArray[np.bool_]) -> None:
+    """Count the consumers of every tensor outside an ideal; whether its producer is outside."""
+    one = np.uint64(1)
+    for t in range(len(a.producer)):
+        p = a.producer[t]
+        foreign[t] = not (bits[p >> 6] >> np.uint64(p & 63)) & one
+        outside[t] = 0
+        for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+            c = a.consumer[e]
+            if not (bits[c >> 6] >> np.uint64(c & 63)) & one:
+                outside[t] += 1
 
 
 @numba.njit(cache=True, nogil=True)
-def _rows(  # type: ignore[no-untyped-def]
-    a: DpArrays, bits, child_ptr, child_node, child_ideal, tables: Tables, first: int, last: int, limits: Limits
-) -> int:
-    """Fill the rows `first`..`last`-1 of the tables with values up to `limit`; return the pairs walked."""
-    one = np.uint64(1)
+def _leave_unused(a: DpArrays, tables: Tables, ideal: int) -> None:
+    """Let a device stay empty where that is better, and note whether any state is reached."""
+    row = tables.value[ideal]
+    for s in range(len(row)):
+        for g in range(a.digit.shape[1]):
+            if a.digit[s, g] > 0 and row[s - a.stride[g]] < row[s] and tables.viable[ideal, s]:
+                row[s] = row[s - a.stride[g]]
+                tables.back_ideal[ideal, s] = ideal
+                tables.back_type[ideal, s] = g
+                tables.back_replicas[ideal, s] = 0
+        if row[s] < NO_VALUE:
+            tables.alive[ideal] = True
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_rows(a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limits, first: int, last: int) -> int:
+    """Fill the rows `first`..`last`-1 of the tables with values up to the limits; return the pairs visited.
+
+    The way down from I to I' is one function on purpose: numba counts a reference to every array of a record at each call,
+    which made the same steps in functions of their own fifteen times slower.
+    """
     n, num_types = a.banned.shape
-    width = a.compute.shape[1]
+    width, num_states, m = a.compute.shape[1], a.digit.shape[0], len(a.producer)
     limit, limit2 = limits.load[0], limits.load[-1]
-    num_states = a.digit.shape[0]
-    m = len(a.producer)
+    second = width - num_types  # where the loads of the second pass begin, 0 if there is none
     inside = np.zeros(m, dtype=np.int64)  # consumers inside S = I - I'
     outside = np.zeros(m, dtype=np.int64)  # consumers outside I
     holds = np.zeros(m, dtype=np.bool_)  # producer inside S
     foreign = np.zeros(m, dtype=np.bool_)  # producer outside I
-    load = np.zeros((n + 1, width), dtype=np.int64)
+    load = np.zeros((n + 1, width), dtype=np.int64)  # of S, at each depth
     fixed = np.zeros((n + 1, width), dtype=np.int64)  # the part of the load that larger S keep
     banned = np.zeros((n + 1, num_types), dtype=np.int64)
     used = np.zeros(n + 1, dtype=np.int64)
     sync = np.zeros((n + 1, num_types), dtype=np.int64)
-    at = np.zeros(n + 1, dtype=np.int64)
-    edge = np.zeros(n + 1, dtype=np.int64)
-    taken = np.full(n + 1, n, dtype=np.int64)
+    at = np.zeros(n + 1, dtype=np.int64)  # ideal
+    edge = np.zeros(n + 1, dtype=np.int64)  # next child to try
+    taken = np.full(n + 1, n, dtype=np.int64)  # node removed last
     pairs = 0
     for ideal in range(first, last):
         row = tables.value[ideal]
-        row[:] = NO_VALUE
-        if ideal == 0:
-            row[:] = 0
-            tables.alive[0] = True
+        row[:] = 0 if ideal == 0 else NO_VALUE
+        tables.alive[ideal] = ideal == 0
+        if ideal == 0 or not tables.viable[ideal].any():
             continue
-        some = False
-        for s in range(num_states):
-            some = some or tables.viable[ideal, s]
-        if not some:
-            continue
-        for t in range(m):
-            p = a.producer[t]
-            foreign[t] = not (bits[ideal, p >> 6] >> np.uint64(p & 63)) & one
-            outside[t] = 0
-            for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
-                c = a.consumer[e]
-                if not (bits[ideal, c >> 6] >> np.uint64(c & 63)) & one:
-                    outside[t] += 1
+        _outside(a, lattice.bits[ideal], outside, foreign)
         depth = 0
-        at[0], edge[0] = ideal, child_ptr[ideal]
+        at[0], edge[0] = ideal, lattice.child_ptr[ideal]
         while depth >= 0:
-            if edge[depth] == child_ptr[at[depth] + 1]:
+            if edge[depth] == lattice.child_ptr[at[depth] + 1]:
                 if depth > 0:  # put the node back
-                    j = taken[depth]
-                    for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
-                        t = a.touch_tensor[e]
+                    for e in range(a.touch_ptr[taken[depth]], a.touch_ptr[taken[depth] + 1]):
                         if a.touch_role[e] == 1:
-                            holds[t] = False
+                            holds[a.touch_tensor[e]] = False
                         else:
-                            inside[t] -= 1
+                            inside[a.touch_tensor[e]] -= 1
                 depth -= 1
                 continue
-            j = child_node[edge[depth]]
-            below = child_ideal[edge[depth]]
+            j, below = lattice.child_node[edge[depth]], lattice.child_ideal[edge[depth]]
             edge[depth] += 1
-            if j > taken[depth]:
+            if j > taken[depth]:  # nodes fall along the way, so that every sub-ideal is met once
                 continue
-            d = depth + 1
             pairs += 1
+            d = depth + 1
             for x in range(width):
                 load[d, x] = load[depth, x] + a.compute[j, x]
                 fixed[d, x] = fixed[depth, x] + a.compute[j, x]
@@ -179,17 +164,12 @@ def _rows(  # type: ignore[no-untyped-def]
                 base = a.tensor_pass[t] * num_types
                 size = a.consumer_ptr[t + 1] - a.consumer_ptr[t]
                 if a.touch_role[e] == 1:
-                    before = inside[t] > 0
-                    after = inside[t] < size
+                    before, after = inside[t] > 0, inside[t] < size
                     stays = outside[t] > 0
                     holds[t] = True
                 else:
-                    if holds[t]:
-                        before = inside[t] < size
-                        after = inside[t] + 1 < size
-                    else:
-                        before = inside[t] > 0
-                        after = True
+                    before = inside[t] < size if holds[t] else inside[t] > 0
+                    after = inside[t] + 1 < size if holds[t] else True
                     stays = foreign[t] and inside[t] == 0
                     inside[t] += 1
                 if before != after:
@@ -205,22 +185,18 @@ def _rows(  # type: ignore[no-untyped-def]
                 sync[d, g] = sync[depth, g] + a.sync[j, g]
                 if banned[d, g] > 0 or used[d] > a.capacity[g] or fixed[d, g] > limits.fixed[g]:
                     continue
-                if width > num_types and fixed[d, num_types + g] > limits.fixed[num_types + g]:
+                if second and fixed[d, second + g] > limits.fixed[second + g]:
                     continue
                 deeper = True
                 if not tables.alive[below]:
                     continue
                 for r in range(1, a.max_replicas[g] + 1):
                     stage = load[d, g]
-                    stage2 = load[d, num_types + g] if width > num_types else 0
+                    stage2 = load[d, second + g] if second else 0
                     if r > 1:
-                        stage = (stage + r - 1) // r
-                        stage2 = (stage2 + r - 1) // r
                         exchange = (2 * (r - 1) * sync[d, g] + r - 1) // r
-                        if width > num_types:
-                            stage2 += exchange
-                        else:
-                            stage += exchange
+                        stage = (stage + r - 1) // r + (0 if second else exchange)
+                        stage2 = (stage2 + r - 1) // r + exchange if second else 0
                     if stage > limit or stage2 > limit2:
                         continue
                     step = r * a.stride[g]
@@ -232,230 +208,20 @@ def _rows(  # type: ignore[no-untyped-def]
                                 tables.back_ideal[ideal, s] = below
                                 tables.back_type[ideal, s] = g
                                 tables.back_replicas[ideal, s] = r
-            # `taken` falls along the path: this child keeps only smaller nodes below it.
-            if deeper:
-                taken[d] = j
-                at[d] = below
-                edge[d] = child_ptr[below]
-                depth = d
-            else:
-                for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
-                    t = a.touch_tensor[e]
-                    if a.touch_role[e] == 1:
-                        holds[t] = False
-                    else:
-                        inside[t] -= 1
-        for s in range(num_states):  # a device may stay empty
-            for g in range(num_types):
-                if a.digit[s, g] > 0 and row[s - a.stride[g]] < row[s] and tables.viable[ideal, s]:
-                    row[s] = row[s - a.stride[g]]
-                    tables.back_ideal[ideal, s] = ideal
-                    tables.back_type[ideal, s] = g
-                    tables.back_replicas[ideal, s] = 0
-            if row[s] < NO_VALUE:
-                tables.alive[ideal] = True
+            depth = d
+            # where no larger S is a stage all children count as tried
+            taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below if deeper else below + 1]
+        _leave_unused(a, tables, ideal)
     return pairs
 
 
 @numba.njit(cache=True, nogil=True)
-def _ideal_sums(child_ptr, child_node, child_ideal, amount):  # type: ignore[no-untyped-def]
+def ideal_sums(lattice: LatticeArrays, amount: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sum of `amount` (Q, N) over each ideal, shape (Q, I)."""
-    count = len(child_ptr) - 1
+    count = len(lattice.child_ptr) - 1
     total = np.zeros((amount.shape[0], count), dtype=np.int64)
     for ideal in range(1, count):
-        e = child_ptr[ideal]
+        e = lattice.child_ptr[ideal]
         for q in range(amount.shape[0]):
-            total[q, ideal] = total[q, child_ideal[e]] + amount[q, child_node[e]]
+            total[q, ideal] = total[q, lattice.child_ideal[e]] + amount[q, lattice.child_node[e]]
     return total
-
-
-class IdealProgram:
-    """The dynamic program for one model and lattice; runs for any limits."""
-
-    def __init__(
-        self,
-        model: PeriodModel,
-        lattice: Lattice,
-        *,
-        max_replicas: int = 1,
-        sync: NDArray[np.int64] | None = None,
-    ) -> None:
-        n, num_types = model.num_nodes, model.num_types
-        self.model, self.lattice = model, lattice
-        self.counts = counts = _affordable_counts(model, lattice.num_ideals)
-        states = list(product(*(range(c + 1) for c in counts.tolist())))
-        stride = np.ones(num_types, dtype=np.int64)
-        for g in range(num_types - 2, -1, -1):
-            stride[g] = stride[g + 1] * (counts[g + 1] + 1)
-        touch_ptr, touch_tensor, touch_role = touching_tensors(n, model.producer, model.consumer_ptr, model.consumer)
-        passes = model.compute if model.two_pass else model.compute.sum(axis=0, keepdims=True)
-        self.arrays = DpArrays(
-            compute=np.ascontiguousarray(passes.transpose(1, 0, 2).reshape(n, -1)),
-            banned=(~model.allowed).astype(np.int64),
-            resident=np.ascontiguousarray(model.resident),
-            capacity=model.capacity,
-            sync=np.zeros((n, num_types), dtype=np.int64) if sync is None else np.ascontiguousarray(sync),
-            weight=np.ascontiguousarray(model.weight),
-            tensor_pass=model.tensor_pass,
-            producer=model.producer,
-            consumer_ptr=model.consumer_ptr,
-            consumer=model.consumer,
-            touch_ptr=touch_ptr,
-            touch_tensor=touch_tensor,
-            touch_role=touch_role,
-            digit=np.array(states, dtype=np.int64),
-            stride=stride,
-            max_replicas=np.minimum(max_replicas, counts),
-        )
-        ideals = lattice.num_ideals
-        self.tables = Tables(
-            value=np.empty((ideals, len(states)), dtype=np.int64),
-            back_ideal=np.zeros((ideals, len(states)), dtype=np.int32),
-            back_type=np.zeros((ideals, len(states)), dtype=np.int16),
-            back_replicas=np.zeros((ideals, len(states)), dtype=np.int16),
-            alive=np.zeros(ideals, dtype=np.bool_),
-            viable=np.zeros((ideals, len(states)), dtype=np.bool_),
-        )
-        self._amount, self._rates = _work_rates(model)
-        self._sums = _ideal_sums(lattice.child_ptr, lattice.child_node, lattice.child_ideal, self._amount)
-
-    @property
-    def restricted(self) -> bool:
-        """Whether some devices had to be left out, so that nothing is proved of the others."""
-        return bool((self.counts < self.model.type_counts).any())
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tables and the lattice."""
-        return sum(int(x.nbytes) for x in self.tables) + self.lattice.nbytes + int(self._sums.nbytes)
-
-    def area_bound(self) -> int:
-        """Ticks that every period (forward part only for "gpipe") reaches: all work spread evenly."""
-        rates = self._rates[0]
-        if any(rate is None for rate in rates):
-            return 0  # one type does all of it in no time
-        full = sum(rate * count for rate, count in zip(rates, self.model.type_counts.tolist(), strict=True))
-        return ceil(Fraction(int(self._amount[0].sum())) / full) if full else 0
-
-    def run(
-        self, limit: int, limit2: int = NO_VALUE, *, stop: Callable[[], bool] | None = None
-    ) -> DpOutcome:
-        """Find the smallest largest load that is at most `limit` (backward loads at most `limit2`).
-
-        `stop` is asked about ten times a second; when it answers True the run ends incomplete.
-        """
-        tables, lattice = self.tables, self.lattice
-        if min(limit, limit2) < 0:
-            return DpOutcome(None, (), True, 0)
-        limits = self._limits(limit, limit2)
-        self._mark_viable(limits)
-        tables.alive[:] = False
-        row, chunk, pairs = 0, _FIRST_CHUNK, 0
-        while row < lattice.num_ideals:
-            begin = time.perf_counter()
-            last = min(row + chunk, lattice.num_ideals)
-            pairs += _rows(
-                self.arrays, lattice.bits, lattice.child_ptr, lattice.child_node, lattice.child_ideal, tables,
-                row, last, limits,
-            )  # fmt: skip
-            row = last
-            spent = time.perf_counter() - begin
-            chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))
-            if row < lattice.num_ideals and stop is not None and stop():
-                return DpOutcome(None, (), False, pairs)
-        value = int(tables.value[-1, -1])
-        if value >= NO_VALUE:
-            return DpOutcome(None, (), True, pairs)
-        return DpOutcome(value, self._stages(), True, pairs)
-
-    def _limits(self, limit: int, limit2: int) -> Limits:
-        load = [min(x, NO_VALUE - 1) for x in (limit, limit2)[: len(self._amount) - 1]]
-        fixed = [min(x * r, NO_VALUE - 1) for x in load for r in self.arrays.max_replicas.tolist()]
-        return Limits(np.array(load, dtype=np.int64), np.array(fixed, dtype=np.int64))
-
-    def _mark_viable(self, limits: Limits) -> None:
-        """Mark the (ideal, state) pairs whose work fits the used, and the rest the unused, devices.
-
-        In whole numbers: devices hold at most their rate times their number times the limit of any amount.
-        """
-        counts, digit = self.counts, self.arrays.digit
-        viable = self.tables.viable
-        viable[:] = True
-        for q, (rates, done) in enumerate(zip(self._rates, self._sums, strict=True)):
-            total = int(done[-1])
-            limit = int(limits.load[q]) if q < len(limits.load) else 1  # bytes have their capacity as rate
-            room = np.zeros(len(digit), dtype=np.int64)
-            rest = np.zeros(len(digit), dtype=np.int64)
-            for g, rate in enumerate(rates):
-                held = [total if rate is None else min(total, floor(rate * d * limit)) for d in range(int(counts[g]) + 1)]
-                most = np.array(held, dtype=np.int64)
-                room = np.minimum(total, room + most[digit[:, g]])
-                rest = np.minimum(total, rest + most[counts[g] - digit[:, g]])
-            viable &= (done[:, None] <= room) & (total - done[:, None] <= rest)
-
-    def _stages(self) -> tuple[Stage, ...]:
-        tables, lattice, n = self.tables, self.lattice, self.model.num_nodes
-        ideal, state = lattice.num_ideals - 1, len(self.arrays.digit) - 1
-        stages: list[Stage] = []
-        while ideal > 0:
-            g, r = int(tables.back_type[ideal, state]), int(tables.back_replicas[ideal, state])
-            if r == 0:
-                state -= int(self.arrays.stride[g])
-                continue
-            below = int(tables.back_ideal[ideal, state])
-            nodes = np.flatnonzero(lattice.members(ideal, n) & ~lattice.members(below, n))
-            stages.append(Stage(nodes, g, r))
-            ideal, state = below, state - r * int(self.arrays.stride[g])
-        return tuple(reversed(stages))
-
-
-def _work_rates(model: PeriodModel) -> tuple[NDArray[np.int64], list[list[Fraction | None]]]:
-    """Return amounts (P + 1, N) and rates per amount and type: load L on a device holds at most rate * L of each.
-
-    The first amounts are the ticks of each pass on type 0 (0 for nodes it cannot run); a rate of None has no
-    limit: the type does some of it in no time. The last amount is bytes, whose rate is the capacity.
-    """
-    passes = model.compute if model.two_pass else model.compute.sum(axis=0, keepdims=True)
-    amounts = [np.where(model.allowed[:, 0], ticks[:, 0], 0) for ticks in passes]
-    rates: list[list[Fraction | None]] = []
-    for amount, ticks in zip(amounts, passes, strict=True):
-        row: list[Fraction | None] = []
-        for g in range(model.num_types):
-            runs = model.allowed[:, g] & (amount > 0)
-            pairs = set(zip(amount[runs].tolist(), ticks[runs, g].tolist(), strict=True))
-            free = any(time == 0 for _, time in pairs)
-            row.append(None if free else max((Fraction(*pair) for pair in pairs), default=Fraction(0)))
-        rates.append(row)
-    rates.append([Fraction(int(capacity)) for capacity in model.capacity])
-    return np.stack([*amounts, model.resident]), rates
-
-
-def _affordable_counts(model: PeriodModel, num_ideals: int) -> NDArray[np.int64]:
-    """Devices of each type that the program may use: all, unless their states are too many for the tables.
-
-    The slowest ones are left out first, those that some node needs last.
-    """
-    counts = model.type_counts
-    most = min(_MAX_STATES, max(2, _MAX_CELLS // num_ideals))
-    slow = np.where(model.allowed, model.total, model.total.max()).astype(np.float64).sum(axis=0)
-    while prod(c + 1 for c in counts.tolist()) > most:
-        spare = [g for g in np.flatnonzero(counts).tolist()
-                 if counts[g] > 1 or model.allowed[:, (counts > 0) & (np.arange(len(counts)) != g)].any(axis=1).all()]  # fmt: skip
-        counts[max(spare or np.flatnonzero(counts).tolist(), key=lambda g: (slow[g], g))] -= 1
-    return counts
-
-
-def stage_devices(model: PeriodModel, stages: tuple[Stage, ...]) -> tuple[NDArray[np.int64], list[tuple[int, ...]]]:
-    """Give devices to stages in order: (device of every op, devices of every stage).
-
-    An op of a replicated stage gets the stage's first device.
-    """
-    free = [list(devices) for devices in model.types]
-    node_device = np.zeros(model.num_nodes, dtype=np.int64)
-    groups: list[tuple[int, ...]] = []
-    for stage in stages:
-        group = tuple(free[stage.device_type][: stage.replicas])
-        del free[stage.device_type][: stage.replicas]
-        node_device[stage.nodes] = group[0]
-        groups.append(group)
-    return model.expand(node_device), groups

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.period.contraction import PeriodModel
+    from placeopt.period.contracted import ContractedProblem
 
 _AIM = 0.004  # the target is this far below the incumbent, or at the bound
 _HOT, _COLD = 3e-2, 1e-5  # temperatures, relative to the incumbent
@@ -48,7 +48,7 @@ class SearchArrays(NamedTuple):
     near: NDArray[np.int64]
 
 
-def search_arrays(model: PeriodModel) -> SearchArrays:
+def search_arrays(model: ContractedProblem) -> SearchArrays:
     """Return the arrays of a contracted model, one column per device."""
     n = model.num_nodes
     type_of = np.empty(model.problem.num_devices, dtype=np.int64)
@@ -225,7 +225,7 @@ def _anneal(a, start, target, aim, hot, cold, byte_price, moves, seed, best):  #
 
 
 def anneal_period(
-    model: PeriodModel,
+    model: ContractedProblem,
     node_device: NDArray[np.int64],
     value: int,
     *,
@@ -268,7 +268,7 @@ def anneal_period(
             moves = min(2 * moves, _MOST_MOVES)
 
 
-def _pass_shares(model: PeriodModel, node_device: NDArray[np.int64]) -> NDArray[np.float64]:
+def _pass_shares(model: ContractedProblem, node_device: NDArray[np.int64]) -> NDArray[np.float64]:
     """Share of the forward and the backward pass in the period of a placement."""
     from placeopt.model.placement import Placement
     from placeopt.period.evaluate import period_loads

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.ideals import ideal_lattice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
-from placeopt.period.contraction import NoCommonDeviceError, contract
+from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 from placeopt.solvers.exact.chain_search import best_chain
+from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
 from placeopt.solvers.exact.linear_dp import search_orders
-from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
 from placeopt.solvers.exact.period_local_search import anneal_period
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.period.contraction import PeriodModel
+    from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
 
 _ORDERS, _MAX_IDEALS, _CYCLES, _MAX_NODES = 4, 60_000, 6, 2_000
@@ -61,8 +62,8 @@ def warm_start(
 
     free = contract(problem, contiguity="none")
     try:
-        chain: PeriodModel | None = contract(problem, contiguity="chain")
-    except NoCommonDeviceError:
+        chain: ContractedProblem | None = contract(problem, contiguity="chain")
+    except InfeasibleProblemError:
         chain = None  # fused cycles fit no device: there is no chain, but perhaps something else
     if chain is not None and chain.num_nodes <= _MAX_NODES:
         search_orders(tracker, chain, _ORDERS)
@@ -109,7 +110,7 @@ def improve(
                 tracker.offer(ticks, Placement(device))
 
 
-def _incumbent(tracker: Tracker[Placement]) -> tuple[PeriodModel, NDArray[np.int64]]:
+def _incumbent(tracker: Tracker[Placement]) -> tuple[ContractedProblem, NDArray[np.int64]]:
     """Return the problem contracted for what beats the incumbent, and the incumbent's device of every node."""
     assert tracker.solution is not None
     model = contract(tracker.problem, contiguity="none", limit=tracker.value)
@@ -119,7 +120,7 @@ def _incumbent(tracker: Tracker[Placement]) -> tuple[PeriodModel, NDArray[np.int
 
 
 def _walk(
-    tracker: Tracker[Placement], model: PeriodModel, first: NDArray[np.int64], end: float, seed: int
+    tracker: Tracker[Placement], model: ContractedProblem, first: NDArray[np.int64], end: float, seed: int
 ) -> tuple[int, NDArray[np.int64]]:
     """Anneal from the incumbent until `end`; return the best (ticks, device of every op)."""
     assert tracker.value is not None
@@ -132,7 +133,7 @@ def _walk(
     return ticks, model.expand(device)
 
 
-def _all_ideals(tracker: Tracker[Placement], chain: PeriodModel, stop) -> None:  # type: ignore[no-untyped-def]
+def _all_ideals(tracker: Tracker[Placement], chain: ContractedProblem, stop) -> None:  # type: ignore[no-untyped-def]
     lattice = ideal_lattice(chain.num_nodes, chain.order_from, chain.order_to, limit=_MAX_IDEALS)
     if lattice is not None:
         outcome = best_chain(IdealProgram(chain, lattice), tracker.value, stop)
@@ -141,7 +142,7 @@ def _all_ideals(tracker: Tracker[Placement], chain: PeriodModel, stop) -> None: 
             tracker.offer(outcome.value, Placement(stage_devices(chain, outcome.stages)[0]))
 
 
-def _anneal(tracker: Tracker[Placement], model: PeriodModel, stop, cycles: int | None) -> None:  # type: ignore[no-untyped-def]
+def _anneal(tracker: Tracker[Placement], model: ContractedProblem, stop, cycles: int | None) -> None:  # type: ignore[no-untyped-def]
     problem = tracker.problem
     if tracker.solution is None:
         device = _balanced(model)
@@ -165,7 +166,7 @@ def _anneal(tracker: Tracker[Placement], model: PeriodModel, stop, cycles: int |
     )  # fmt: skip
 
 
-def _balanced(model: PeriodModel) -> NDArray[np.int64]:
+def _balanced(model: ContractedProblem) -> NDArray[np.int64]:
     """Give nodes, the largest bytes first, to the compatible device with the most free memory left."""
     type_of = {d: g for g, devices in enumerate(model.types) for d in devices}
     free = [int(model.capacity[type_of[d]]) for d in sorted(type_of)]

@@ -28,16 +28,16 @@ import numpy as np
 from placeopt.model.arrays import NO_VALUE
 from placeopt.model.errors import InputError
 from placeopt.model.ideals import ideal_lattice, linear_lattice
-from placeopt.period.contraction import contract
+from placeopt.period.contracted import contract
 from placeopt.solvers.exact.chain_search import best_chain
-from placeopt.solvers.exact.period_dp import IdealProgram, stage_devices
+from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
 from placeopt.solving.registry import require_objective
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.period.contraction import PeriodModel
+    from placeopt.period.contracted import ContractedProblem
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,12 @@ def _ticks(values: ArrayLike | None, size: int, name: str) -> NDArray[np.int64]:
     return found
 
 
-def _ops(model: PeriodModel, nodes: NDArray[np.int64]) -> tuple[int, ...]:
+def _ops(model: ContractedProblem, nodes: NDArray[np.int64]) -> tuple[int, ...]:
     return tuple(np.flatnonzero(np.isin(model.node, nodes)).tolist())
 
 
 def _hierarchical(
-    model: PeriodModel,
+    model: ContractedProblem,
     members: NDArray[np.bool_],
     sync: NDArray[np.int64],
     max_replicas: int,
@@ -241,7 +241,7 @@ def _inside(stage, size):  # type: ignore[no-untyped-def]
 
 
 def _trace(
-    model: PeriodModel,
+    model: ContractedProblem,
     members: NDArray[np.bool_],
     g: int,
     stage: NDArray[np.int64],

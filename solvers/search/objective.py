@@ -164,7 +164,5 @@ class Objective:
         if self.measure is not None:
             return tracker.result(message=message or "the objective is the caller's measurement of this placement")
         if self.problem.objective == "period":
-            from placeopt.period.evaluate import period_finish
-
-            return period_finish(tracker, message=message)
+            return tracker.result(message=message)
         return finish(tracker, message=message)

@@ -86,9 +86,8 @@ class Space:
         """Mean ticks that each tensor costs between two devices, or to and from host memory (period)."""
         problem = self.problem
         if problem.objective == "period":
-            from placeopt.period.evaluate import io_ticks
 
-            return io_ticks(problem).mean(axis=1, dtype=np.float64) if problem.num_tensors else np.zeros(0)
+            return problem.io_ticks.mean(axis=1, dtype=np.float64) if problem.num_tensors else np.zeros(0)
         return self.view.mean_transfer
 
     @cached_property

@@ -13,8 +13,8 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.model.problem import PlacementProblem
-from placeopt.period.contraction import contract
-from placeopt.period.evaluate import period_violations
+from placeopt.period.contracted import contract
+from placeopt.period.judge import period_violations
 from placeopt.solving.registry import make_solver
 
 pytestmark = pytest.mark.interpreted

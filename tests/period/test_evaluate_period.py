@@ -8,11 +8,14 @@ import numpy as np
 import period_problems as problems
 import pytest
 
-from placeopt.latency.evaluate import latency_batch, latency_value, latency_violations, placement_slots
+from placeopt.latency.evaluate import latency_batch, latency_value
+from placeopt.latency.judge import latency_violations, placement_slots
 from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
-from placeopt.period.evaluate import INFEASIBLE, period_batch, period_loads, period_value, period_violations
+from placeopt.period.evaluate import period_batch, period_loads, period_value
+from placeopt.period.judge import period_violations
 
 pytestmark = pytest.mark.interpreted
 
@@ -51,7 +54,7 @@ def test_violations_are_named():
     )  # fmt: skip
     words = " ".join(period_violations(problem, Placement(np.array([0, 1, 1]))))
     assert "op 'op1' cannot run on device 'device1'" in words
-    assert "'op0' and 'op2' must share" in words
+    assert "'op0' and 'op2' of colocation group 0" in words
     loop = " ".join(period_violations(problem, Placement(np.array([1, 0, 1]))))
     assert "chain" in loop
     with pytest.raises(InfeasiblePlacementError, match="chain"):

@@ -10,10 +10,11 @@ import pytest
 
 import placeopt as po
 from placeopt.latency.bounds.flow import FlowBound
-from placeopt.latency.evaluate import latency_violations
+from placeopt.latency.judge import latency_violations
 from placeopt.model.budget import Budget
-from placeopt.period.bounds.combinatorial import column_bound, period_bounds
-from placeopt.period.evaluate import period_violations
+from placeopt.period.bounds import period_bounds
+from placeopt.period.bounds.columns import column_bound
+from placeopt.period.judge import period_violations
 from placeopt.solvers.exact import latency_cp_sat
 from placeopt.solving.registry import make_solver
 
@@ -54,7 +55,7 @@ def test_bounds_hold():
         best = problems.best_period(problem)
         if best is None:
             continue
-        bounds = period_bounds(problem, 1.0)
+        bounds = dict(period_bounds(problem, 1.0))
         assert max(bounds.values()) <= best
         strong = column_bound(problem, max(bounds.values()), best, 10.0)
         assert strong <= best
@@ -66,7 +67,7 @@ def test_bounds_hold():
 def test_bounds_of_known_instance(data):
     """The bounds on bert24 are at least the published 17.703 and never above its best known period."""
     problem = po.load(data / "dnn-partitioning/throughput/layer_bert24_inference.json", objective="period")
-    bounds = period_bounds(problem.replace(contiguity="none"), 0.5)
+    bounds = dict(period_bounds(problem.replace(contiguity="none"), 0.5))
     assert bounds["pigeonhole"] == 17_703_000
     assert bounds["area"] == pytest.approx(15.1485e6, rel=1e-4)
     assert column_bound(problem, bounds["pigeonhole"], 17_714_718, 60.0) == 17_714_718

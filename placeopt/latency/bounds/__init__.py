@@ -1,5 +1,7 @@
 """Lower bounds on the latency of any placement.
 
+`critical-path`: that of the makespan; transfers through host memory only add to it.
+
 `path`: ops on a path follow each other, each at its fastest.
 
 `flow`: a flow over paths, priced over ideals, see `placeopt.latency.bounds.flow`; on published graphs it is the optimum.
@@ -7,20 +9,37 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from placeopt.model.problem import PlacementProblem
 
+METHODS = ("critical-path", "path", "flow")
+"""Names of the bounds, cheapest first."""
 
-def latency_bounds(problem: PlacementProblem, seconds: float = 10.0) -> dict[str, int]:
-    """Return lower bounds in ticks by method; `seconds` is the time for `flow`."""
-    found = {"path": longest_path(problem)}
-    if seconds > 0:
-        from placeopt.latency.bounds.flow import flow_bound
 
-        found["flow"] = flow_bound(problem, seconds)
-    return found
+def latency_bounds(
+    problem: PlacementProblem, seconds: float, methods: Sequence[str] = METHODS, upper: int | None = None
+) -> Iterator[tuple[str, int]]:
+    """Yield (method, ticks) one after the other; `flow` takes what is left of `seconds`, and none of none.
+
+    Parameters
+    ----------
+    upper : latency of a known placement in ticks; the bound by flows ends where it is reached.
+    """
+    from placeopt.latency.bounds.flow import FlowBound
+    from placeopt.makespan.bounds.analysis import Analysis
+
+    end = time.perf_counter() + seconds
+    if "critical-path" in methods:
+        yield "critical-path", Analysis(problem, seconds=seconds).run("critical-path")
+    if "path" in methods:
+        yield "path", longest_path(problem)
+    if "flow" in methods and seconds > 0:
+        yield "flow", FlowBound(problem).run(lambda: upper, lambda: time.perf_counter() > end)
 
 
 def longest_path(problem: PlacementProblem) -> int:

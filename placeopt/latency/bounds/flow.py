@@ -18,20 +18,27 @@ returns is a linear bound on what any flow can prove (the value of a game betwee
 Flows are rounded to integers along paths, so that the program adds integers and its value is a proof.
 The placements are good as well: the program knows the memory, the transfers and the pool.
 
-Graphs are made small enough first, which relaxes the problem (`placeopt.latency.bounds.nodes`). Devices may
+Graphs are made small enough first, which relaxes the problem (`placeopt.latency.bounds.reduction`). Devices may
 differ: every slot takes the smallest times and the largest capacity of any accelerator.
 """
 
 from __future__ import annotations
 
 import time
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 
-from placeopt.latency.bounds.nodes import Reduction
+from placeopt.latency.bounds.reduction import Reduction
+from placeopt.latency.bounds.slot_program import (
+    SLOT,
+    UNUSED,
+    Flow,
+    FlowArrays,
+    SlotTables,
+    fill_rows,
+    ideal_sums,
+)
 from placeopt.model.arrays import NO_VALUE, touching_tensors
 
 if TYPE_CHECKING:
@@ -39,132 +46,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
 
 MAX_IDEALS, MAX_OPS = 60_000, 5_000
 _MOST_ROUNDS = 400
 _MAX_WEIGHT, _MIN_WEIGHT = 10**6, 10**3
-_POOL, _SLOT, _UNUSED = 0, 1, 2
 _CHUNK_SECONDS = 0.1
 _CLOSE = 1e-7  # the master problem promises no relative improvement above this
-
-
-class FlowArrays(NamedTuple):
-    """What the kernel reads (N nodes, m tensors, E order edges)."""
-
-    slot_time: NDArray[np.int64]  # (N,) ticks on an accelerator, -1 where it cannot run
-    pool_time: NDArray[np.int64]  # (N,) ticks in the pool, -1 where it cannot run
-    resident: NDArray[np.int64]  # (N,) bytes
-    capacity: int
-    io_time: NDArray[np.int64]  # (m,) ticks
-    size: NDArray[np.int64]  # (m,) consumers
-    touch_ptr: NDArray[np.int64]  # (N + 1,) tensors that touch a node
-    touch_tensor: NDArray[np.int64]
-    touch_producer: NDArray[np.bool_]
-    edge_ptr: NDArray[np.int64]  # (N + 1,) edges by their tail
-    edge_head: NDArray[np.int64]  # (E,)
-
-
-@numba.njit(cache=True, nogil=True)
-def _rows(  # type: ignore[no-untyped-def]
-    a: FlowArrays, bits, child_ptr, child_node, child_ideal, node_flow, edge_flow, low, limit, value, back_ideal,
-    back_choice, first, last,
-) -> None:
-    """Fill the rows `first`..`last`-1 of value (I, S + 1) as far as they can lead to a total below `limit`."""
-    one = np.uint64(1)
-    n = len(a.resident)
-    slots = value.shape[1] - 1
-    inside = np.zeros(len(a.io_time), dtype=np.int64)
-    holds = np.zeros(len(a.io_time), dtype=np.bool_)
-    at = np.zeros(n + 2, dtype=np.int64)
-    edge = np.zeros(n + 2, dtype=np.int64)
-    taken = np.full(n + 2, n, dtype=np.int64)
-    compute = np.zeros(n + 2, dtype=np.int64)
-    moved = np.zeros(n + 2, dtype=np.int64)
-    used = np.zeros(n + 2, dtype=np.int64)
-    flow = np.zeros(n + 2, dtype=np.int64)
-    for ideal in range(first, last):
-        row = value[ideal]
-        row[:] = NO_VALUE
-        if ideal == 0:
-            row[:] = 0
-            continue
-        room = limit - (low[-1] - low[ideal])  # what this prefix may cost
-        for e in range(child_ptr[ideal], child_ptr[ideal + 1]):
-            v, below = child_node[e], child_ideal[e]
-            if a.pool_time[v] < 0:
-                continue
-            cost = node_flow[v] * a.pool_time[v]
-            for s in range(slots + 1):
-                if value[below, s] < NO_VALUE and value[below, s] + cost < min(row[s], room):
-                    row[s] = value[below, s] + cost
-                    back_ideal[ideal, s] = below
-                    back_choice[ideal, s] = _POOL
-        depth = 0
-        at[0], edge[0] = ideal, child_ptr[ideal]
-        while depth >= 0:
-            if edge[depth] == child_ptr[at[depth] + 1]:
-                if depth > 0:  # put the node back
-                    j = taken[depth]
-                    for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
-                        if a.touch_producer[e]:
-                            holds[a.touch_tensor[e]] = False
-                        else:
-                            inside[a.touch_tensor[e]] -= 1
-                depth -= 1
-                continue
-            j, below = child_node[edge[depth]], child_ideal[edge[depth]]
-            edge[depth] += 1
-            if j > taken[depth] or a.slot_time[j] < 0 or used[depth] + a.resident[j] > a.capacity:
-                continue
-            d = depth + 1
-            visits = flow[depth] + node_flow[j]
-            for e in range(a.edge_ptr[j], a.edge_ptr[j + 1]):
-                c = a.edge_head[e]
-                if bits[ideal, c >> 6] >> np.uint64(c & 63) & one:  # then c is in the slot
-                    visits -= edge_flow[e]
-            compute[d] = compute[depth] + a.slot_time[j]
-            if visits * compute[d] + low[below] >= room:  # grows with the slot
-                continue
-            flow[d] = visits
-            used[d] = used[depth] + a.resident[j]
-            moved[d] = moved[depth]
-            for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
-                t = a.touch_tensor[e]
-                if a.touch_producer[e]:
-                    before = inside[t] > 0
-                    after = inside[t] < a.size[t]
-                    holds[t] = True
-                else:
-                    before = inside[t] < a.size[t] if holds[t] else inside[t] > 0
-                    after = inside[t] + 1 < a.size[t] if holds[t] else True
-                    inside[t] += 1
-                if before != after:
-                    moved[d] += a.io_time[t] if after else -a.io_time[t]
-            cost = visits * (compute[d] + moved[d])
-            for s in range(slots):
-                if value[below, s] < NO_VALUE and value[below, s] + cost < min(row[s + 1], room):
-                    row[s + 1] = value[below, s] + cost
-                    back_ideal[ideal, s + 1] = below
-                    back_choice[ideal, s + 1] = _SLOT
-            taken[d], at[d], edge[d] = j, below, child_ptr[below]
-            depth = d
-        for s in range(slots):
-            if row[s] < row[s + 1]:
-                row[s + 1] = row[s]
-                back_ideal[ideal, s + 1] = ideal
-                back_choice[ideal, s + 1] = _UNUSED
-
-
-@numba.njit(cache=True, nogil=True)
-def _sums(child_ptr, child_node, child_ideal, amount):  # type: ignore[no-untyped-def]
-    """Sum of `amount` (N,) over each ideal."""
-    total = np.zeros(len(child_ptr) - 1, dtype=np.int64)
-    for ideal in range(1, len(total)):
-        total[ideal] = total[child_ideal[child_ptr[ideal]]] + amount[child_node[child_ptr[ideal]]]
-    return total
 
 
 class FlowBound:
@@ -177,15 +65,13 @@ class FlowBound:
     """
 
     def __init__(self, problem: PlacementProblem, *, max_ideals: int = MAX_IDEALS) -> None:
-        from placeopt.latency.evaluate import latency_arrays
-
         self.problem, self.lower, self.usable = problem, 0, False
         self._accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
         self._pools = [d for d in range(problem.num_devices) if problem.io_class[d] < 0]
         self._num_slots = len(self._accelerators) * problem.slots
         if not self._accelerators or not 1 < problem.num_ops <= MAX_OPS:
             return
-        self._io = latency_arrays(problem).io_ticks[:, self._accelerators].min(axis=1)
+        self._io = problem.io_ticks[:, self._accelerators].min(axis=1)
         self._slot_time = _smallest(problem, self._accelerators)
         self._pool_time = _smallest(problem, self._pools)
         reduction = Reduction(problem, self._slot_time, self._pool_time, self._io)
@@ -231,9 +117,10 @@ class FlowBound:
         self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()))
         self._ends = np.array(nodes.edges, dtype=np.int64).reshape(-1, 2)
         ideals = self.lattice.num_ideals
-        self._value = np.empty((ideals, self._num_slots + 1), dtype=np.int64)
-        self._back_ideal = np.zeros((ideals, self._num_slots + 1), dtype=np.int32)
-        self._back_choice = np.zeros((ideals, self._num_slots + 1), dtype=np.int8)
+        shape = ideals, self._num_slots + 1
+        self._tables = SlotTables(
+            np.empty(shape, dtype=np.int64), np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int8)
+        )
 
     # --- the bound -------------------------------------------------------------------------------------
 
@@ -355,22 +242,20 @@ class FlowBound:
         self, node_flow: NDArray[np.int64], edge_flow: NDArray[np.int64], limit: int, stop: Callable[[], bool]
     ) -> int | None:
         """Smallest cost of a placement under the flow, at most `limit`; None if `stop` cut it short."""
-        a, lattice = self.arrays, self.lattice
-        low = _sums(lattice.child_ptr, lattice.child_node, lattice.child_ideal, np.maximum(self._fast, 0) * node_flow)
+        lattice = self.lattice.arrays
+        low = ideal_sums(lattice, np.maximum(self._fast, 0) * node_flow)
+        flow = Flow(node_flow, edge_flow, low, min(limit, NO_VALUE - 1))
         row, chunk = 0, 16
-        while row < lattice.num_ideals:
+        while row < self.lattice.num_ideals:
             begin = time.perf_counter()
-            last = min(row + chunk, lattice.num_ideals)
-            _rows(
-                a, lattice.bits, lattice.child_ptr, lattice.child_node, lattice.child_ideal, node_flow, edge_flow, low,
-                min(limit, NO_VALUE - 1), self._value, self._back_ideal, self._back_choice, row, last,
-            )  # fmt: skip
+            last = min(row + chunk, self.lattice.num_ideals)
+            fill_rows(self.arrays, lattice, flow, self._tables, row, last)
             row = last
             spent = time.perf_counter() - begin
             chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))
-            if row < lattice.num_ideals and stop():
+            if row < self.lattice.num_ideals and stop():
                 return None
-        return min(int(self._value[-1, -1]), limit)
+        return min(int(self._tables.value[-1, -1]), limit)
 
     def _units(self) -> NDArray[np.int64]:
         """Slot of every node in the program's placement, -1 for the pool; slots in order."""
@@ -378,11 +263,11 @@ class FlowBound:
         ideal, s = self.lattice.num_ideals - 1, self._num_slots
         slot = 0
         while ideal > 0:
-            below, choice = int(self._back_ideal[ideal, s]), int(self._back_choice[ideal, s])
-            if choice == _UNUSED:
+            below, choice = int(self._tables.back_ideal[ideal, s]), int(self._tables.back_choice[ideal, s])
+            if choice == UNUSED:
                 s -= 1
                 continue
-            if choice == _SLOT:
+            if choice == SLOT:
                 n = len(unit)
                 unit[self.lattice.members(ideal, n) & ~self.lattice.members(below, n)] = slot
                 slot, s = slot + 1, s - 1
@@ -420,29 +305,6 @@ class FlowBound:
             near = [u for u in (*graph.predecessors(v), *graph.successors(v)) if device[u] >= 0]
             device[v], slot[v] = (device[near[0]], slot[near[0]]) if near else (pool, 0)
         return device, slot
-
-
-def flow_bound(problem: PlacementProblem, seconds: float) -> int:
-    """Return the bound that about `seconds` prove, in ticks; 0 where there are too many ideals."""
-    end = time.perf_counter() + seconds
-    return FlowBound(problem).run(lambda: None, lambda: time.perf_counter() > end)
-
-
-def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
-    """Raise the bound of a tracker, and offer the placements found on the way, in about `seconds`."""
-    from placeopt.latency.evaluate import offer_latency
-
-    problem = tracker.problem
-    end = tracker.elapsed + seconds
-
-    def stop() -> bool:
-        return tracker.elapsed > end or tracker.stop()
-
-    offer = partial(offer_latency, tracker)
-    if problem.slots > 1:  # a placement with one slot is one with several
-        FlowBound(problem.replace(slots=1)).run(lambda: None, stop, offer)
-    flow = FlowBound(problem)
-    tracker.raise_bound(flow.run(lambda: tracker.value, stop, offer), "flow")
 
 
 def _smallest(problem: PlacementProblem, devices: list[int]) -> NDArray[np.int64]:

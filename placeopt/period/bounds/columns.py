@@ -25,10 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.period.contracted import contract
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.period.contraction import PeriodModel
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.period.contracted import ContractedProblem
 
 _MARGIN = 1e-5
 _DIRECT_SECONDS, _ROOT_SECONDS = 6.0, 10.0
@@ -38,6 +41,13 @@ _ROUNDS = 60
 _SMOOTHING = 0.5
 _INTEGER_PRICES = 10**9
 _MAX_NODES = 1500
+
+
+def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
+    """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known placement."""
+    model = contract(problem, contiguity="none", limit=upper)
+    most = int(model.smallest_times.sum()) + 1 if upper is None else upper
+    return ColumnBound(model, time.perf_counter() + seconds).raise_from(lower, max(lower, most))
 
 
 class _OutOfTimeError(Exception):
@@ -64,7 +74,7 @@ class _Subproblem:
 class ColumnBound:
     """Refutes periods of one model; keeps the sets it finds between calls."""
 
-    model: PeriodModel
+    model: ContractedProblem
     deadline: float
     sets: list[tuple[int, NDArray[np.bool_]]] = field(default_factory=list)
 
@@ -106,11 +116,7 @@ class ColumnBound:
         return lower
 
     def _uniform(self) -> NDArray[np.float64]:
-        times = (
-            np.where(self.model.allowed, self.model.total, np.iinfo(np.int64).max)
-            .min(axis=1)
-            .astype(np.float64)
-        )
+        times = self.model.smallest_times.astype(np.float64)
         prices: NDArray[np.float64] = times / max(1.0, times.sum())
         return prices
 
@@ -349,7 +355,7 @@ def _pad(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
     return padded
 
 
-def _load(model: PeriodModel, g: int, members: NDArray[np.bool_]) -> float:
+def _load(model: ContractedProblem, g: int, members: NDArray[np.bool_]) -> float:
     """Ticks of a device of type g that holds `members`."""
     load = int(model.total[members, g].sum())
     for t in range(len(model.producer)):
@@ -361,7 +367,7 @@ def _load(model: PeriodModel, g: int, members: NDArray[np.bool_]) -> float:
     return float(load)
 
 
-def _subproblem(model: PeriodModel, g: int) -> _Subproblem:
+def _subproblem(model: ContractedProblem, g: int) -> _Subproblem:
     from scipy.sparse import coo_matrix
 
     n = model.num_nodes

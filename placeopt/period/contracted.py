@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.problem import INCOMPATIBLE
-from placeopt.period.evaluate import io_ticks, order_edges
+from placeopt.period.loads import order_edges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,12 +29,8 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-class NoCommonDeviceError(InputError):
-    """Ops that must share a device have none in common: nothing of this contiguity is feasible."""
-
-
 @dataclass(frozen=True, eq=False)
-class PeriodModel:
+class ContractedProblem:
     """A contracted period problem with N nodes, G device types and m tensors.
 
     Attributes
@@ -89,11 +85,35 @@ class PeriodModel:
         total: NDArray[np.int64] = self.compute.sum(axis=0)
         return total
 
+    @cached_property
+    def smallest_times(self) -> NDArray[np.int64]:
+        """Ticks of every node on its fastest type, both passes, shape (N,)."""
+        times: NDArray[np.int64] = np.where(self.allowed, self.total, np.iinfo(np.int64).max).min(axis=1)
+        return times
+
+    @cached_property
+    def largest_load(self) -> int:
+        """Ticks that no load exceeds, nor the sum of the largest loads of both passes: everything counts once."""
+        return int(self.total.max(axis=1).sum()) + int(self.weight.max(axis=1, initial=0).sum())
+
+    @cached_property
+    def type_of(self) -> NDArray[np.int64]:
+        """Type of every device, shape (num_devices,)."""
+        found = np.empty(self.problem.num_devices, dtype=np.int64)
+        for g, devices in enumerate(self.types):
+            found[list(devices)] = g
+        return found
+
+    @cached_property
+    def pass_compute(self) -> NDArray[np.int64]:
+        """Ticks of each pass that has loads of its own, shape (P, N, G): two for "gpipe", else their sum."""
+        return self.compute if self.two_pass else self.total[None]
+
     def expand(self, node_device: NDArray[np.int64]) -> NDArray[np.int64]:
         """Device of every op, given the device of every node."""
         return node_device[self.node]
 
-    def renumbered(self, order: NDArray[np.int64]) -> PeriodModel:
+    def renumbered(self, order: NDArray[np.int64]) -> ContractedProblem:
         """Return the model with node `order[i]` renamed i."""
         position = np.empty(self.num_nodes, dtype=np.int64)
         position[order] = np.arange(self.num_nodes)
@@ -112,7 +132,7 @@ class PeriodModel:
 
 def device_types(problem: PlacementProblem) -> tuple[tuple[int, ...], ...]:
     """Group the devices that a period cannot tell apart; types without io cost (CPUs) come last."""
-    io = io_ticks(problem)
+    io = problem.io_ticks
     groups: dict[tuple[bool, bytes, bytes, int], list[int]] = {}
     for d in range(problem.num_devices):
         key = (
@@ -128,7 +148,7 @@ def device_types(problem: PlacementProblem) -> tuple[tuple[int, ...], ...]:
 
 def contract(
     problem: PlacementProblem, *, contiguity: str | None = None, limit: int | None = None
-) -> PeriodModel:
+) -> ContractedProblem:
     """Contract `problem` for the given contiguity (default: its own).
 
     With `limit` (ticks) only placements of at most that period matter: two nodes also join where a transfer
@@ -136,13 +156,13 @@ def contract(
 
     Raises
     ------
-    NoCommonDeviceError
+    InfeasibleProblemError
         If ops that must share a device have no device in common.
     """
     contiguity = problem.contiguity if contiguity is None else contiguity
     types = device_types(problem)
     edge_from, edge_to = order_edges(problem, contiguity)
-    label = problem.units.unit.copy()
+    label = problem.units.unit
     if contiguity == "chain":
         label = _fuse_cycles(label, edge_from, edge_to)
     while True:
@@ -179,7 +199,7 @@ def _build(
     types: tuple[tuple[int, ...], ...],
     edge_from: NDArray[np.int64],
     edge_to: NDArray[np.int64],
-) -> PeriodModel:
+) -> ContractedProblem:
     size, num_types = int(label.max()) + 1, len(types)
     two_pass = problem.pipeline == "gpipe" and bool(problem.backward.any())
     passes = problem.backward.astype(np.int64) if two_pass else np.zeros(problem.num_ops, dtype=np.int64)
@@ -189,7 +209,7 @@ def _build(
     if not allowed.any(axis=1).all():
         node = int((~allowed.any(axis=1)).argmax())
         names = [problem.op_names[v] for v in np.flatnonzero(label == node)[:3]]
-        raise NoCommonDeviceError(
+        raise InfeasibleProblemError(
             f"ops {', '.join(repr(name) for name in names)} must share a device, but no device can run all of them"
         )
     compute = np.zeros((2, size, num_types), dtype=np.int64)
@@ -197,7 +217,7 @@ def _build(
     resident = np.zeros(size, dtype=np.int64)
     np.add.at(resident, label, problem.resident)
 
-    io = io_ticks(problem)[:, [devices[0] for devices in types]]
+    io = problem.io_ticks[:, [devices[0] for devices in types]]
     merged: dict[tuple[int, int, tuple[int, ...]], NDArray[np.int64]] = {}
     for t in range(problem.num_tensors):
         source = int(label[problem.producer[t]])
@@ -214,7 +234,7 @@ def _build(
     pointer[1:] = np.cumsum([len(targets) for _, _, targets in keys])
     pairs = np.stack([label[edge_from], label[edge_to]], axis=1)
     pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
-    return PeriodModel(
+    return ContractedProblem(
         problem=problem,
         node=label,
         types=types,
@@ -232,7 +252,7 @@ def _build(
     )
 
 
-def _merge_leaves(model: PeriodModel) -> NDArray[np.int64] | None:
+def _merge_leaves(model: ContractedProblem) -> NDArray[np.int64] | None:
     """Return a new label per node with idle leaves joined to their neighbour, None if there are none."""
     size = model.num_nodes
     neighbours: list[set[int]] = [set() for _ in range(size)]
@@ -263,7 +283,7 @@ def _merge_leaves(model: PeriodModel) -> NDArray[np.int64] | None:
     return np.unique(label, return_inverse=True)[1]
 
 
-def _merge_heavy(model: PeriodModel, limit: int) -> NDArray[np.int64] | None:
+def _merge_heavy(model: ContractedProblem, limit: int) -> NDArray[np.int64] | None:
     """Return a new label per node that joins what no placement within `limit` separates.
 
     Let u produce a tensor that c consumes, of w ticks. If u sits on a paying device without c it pays its
@@ -302,7 +322,7 @@ def _merge_heavy(model: PeriodModel, limit: int) -> NDArray[np.int64] | None:
     return np.unique(label, return_inverse=True)[1]
 
 
-def _depth_first_order(model: PeriodModel) -> NDArray[np.int64]:
+def _depth_first_order(model: ContractedProblem) -> NDArray[np.int64]:
     """Return a topological order of the order edges that follows branches to their end.
 
     Without cycles in the order edges (a contracted `none` or `convex` model may have them; any order will

@@ -1,0 +1,97 @@
+"""The base of objectives of a placement: one value in ticks, no choice of execution, bounds one after the other."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from placeopt.model.bound import BoundReport
+from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError, InputError
+from placeopt.model.objective import Finished, time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+
+
+class PlacementObjective(ABC):
+    """What the period and the latency share.
+
+    Attributes
+    ----------
+    bound_methods : names of the bounds, cheapest first.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[str] = "placement"
+    bound_methods: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def ticks(self, problem: PlacementProblem, solution: Placement) -> int:
+        """Value of a placement.
+
+        Raises
+        ------
+        InfeasiblePlacementError
+            If it breaks a constraint.
+        """
+
+    @abstractmethod
+    def judge(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> list[str]:
+        """Violations of a placement."""
+
+    @abstractmethod
+    def impossible(self, problem: PlacementProblem) -> str:
+        """Why no placement can be valid, "" unless a simple reason proves it."""
+
+    @abstractmethod
+    def prove(
+        self, problem: PlacementProblem, seconds: float, methods: Sequence[str], upper: int | None
+    ) -> Iterator[tuple[str, int]]:
+        """Yield (method, ticks) of the bounds named that the time allows."""
+
+    def default_queue(self, solution: Placement) -> str:
+        """There is no choice of execution."""
+        return ""
+
+    def value(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> tuple[int, str]:
+        """Value of a placement; there is no choice of execution."""
+        return self.ticks(problem, solution), ""
+
+    def finish(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> Finished:
+        """Value and judge a placement."""
+        violations = self.judge(problem, solution)
+        if violations:
+            return Finished(None, "", tuple(violations))
+        try:
+            return Finished(self.ticks(problem, solution), "", ())
+        except InfeasiblePlacementError as error:
+            return Finished(None, "", (str(error),))
+
+    def bounds(
+        self, problem: PlacementProblem, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
+    ) -> BoundReport:
+        """Prove lower bounds until `seconds` are over or one meets `upper`."""
+        started = time.perf_counter()
+        unknown = [name for name in methods or () if name not in self.bound_methods]
+        if unknown:
+            known = ", ".join(self.bound_methods)
+            raise InputError(f"bound method '{unknown[0]}' is not known for {self.name}; known: {known}")
+        found: dict[str, int] = {}
+        reason = self.impossible(problem)
+        try:
+            for method, value in self.prove(problem, seconds, methods or self.bound_methods, upper) if not reason else ():
+                found[method] = value
+                if upper is not None and value >= upper:
+                    break
+        except InfeasibleProblemError as error:
+            reason = str(error)
+        best = max(found, key=lambda name: found[name]) if found else "none"
+        return BoundReport(found.get(best, 0), best, found, time.perf_counter() - started, reason)
+
+    def text(self, problem: PlacementProblem, value: float | None) -> str:
+        """Return a value as a time."""
+        return time_text(None if value is None else float(value) * problem.tick_seconds)

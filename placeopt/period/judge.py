@@ -1,0 +1,75 @@
+"""The judge of a placement under the period: every violation in words.
+
+Plain Python, with edges of its own, so that kernels and judge can be held against each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placeopt.makespan.judge import placement_violations
+
+if TYPE_CHECKING:
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+
+
+def period_violations(problem: PlacementProblem, placement: Placement) -> list[str]:
+    """List in words every constraint that `placement` breaks; empty if it is feasible."""
+    found = placement_violations(problem, placement)
+    device = placement.device.tolist()
+    if len(device) != problem.num_ops or not all(0 <= d < problem.num_devices for d in device):
+        return found
+    if problem.contiguity == "chain":
+        found.extend(_chain_violations(problem, device))
+    elif problem.contiguity == "convex":
+        found.extend(_convex_violations(problem, device))
+    return found
+
+
+def _ordered_pairs(problem: PlacementProblem) -> list[tuple[int, int]]:
+    """Pairs of ops that contiguity speaks about: edges between forward ops, for `chain` mirrored ones of orphans too."""
+    backward, group = problem.backward.tolist(), problem.colocation.tolist()
+    with_forward = {g for g, late in zip(group, backward, strict=True) if not late}
+    orphan = [late and (g < 0 or g not in with_forward) for g, late in zip(group, backward, strict=True)]
+    pairs = []
+    for t, u in enumerate(problem.producer.tolist()):
+        for v in problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]].tolist():
+            if not backward[u] and not backward[v]:
+                pairs.append((u, v))
+            elif problem.contiguity == "chain" and backward[u] and backward[v] and (orphan[u] or orphan[v]):
+                pairs.append((v, u))
+    return pairs
+
+
+def _chain_violations(problem: PlacementProblem, device: list[int]) -> list[str]:
+    follows: dict[int, dict[int, None]] = {d: {} for d in range(problem.num_devices)}
+    for u, v in _ordered_pairs(problem):
+        if device[u] != device[v]:
+            follows[device[u]][device[v]] = None
+    while True:  # peel off devices without a predecessor
+        reached = {b for after in follows.values() for b in after}
+        free = [d for d in follows if d not in reached]
+        if not free:
+            break
+        for d in free:
+            del follows[d]
+    if not follows:
+        return []
+    on_cycle = ", ".join(f"'{problem.device_names[d]}'" for d in sorted(follows))
+    return [f"contiguity 'chain': devices {on_cycle} feed each other in a cycle, so they form no pipeline"]
+
+
+def _convex_violations(problem: PlacementProblem, device: list[int]) -> list[str]:
+    position = {v: i for i, v in enumerate(problem.topological_order.tolist())}
+    left: list[set[int]] = [set() for _ in range(problem.num_ops)]  # devices that a path to the op has left
+    for u, v in sorted(_ordered_pairs(problem), key=lambda pair: position[pair[0]]):
+        left[v] |= left[u]
+        if device[u] != device[v]:
+            left[v].add(device[u])
+    return [
+        f"contiguity 'convex': a path leaves device '{problem.device_names[device[v]]}' and re-enters it at op "
+        f"'{problem.op_names[v]}'"
+        for v in range(problem.num_ops)
+        if device[v] in left[v]
+    ]

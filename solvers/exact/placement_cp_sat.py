@@ -1,0 +1,114 @@
+"""What CP-SAT models of the period and the latency share: the run, decoding of solutions, bounds, hints.
+
+A model of ticks on a grid coarser than one tick is a relaxation (all times are rounded down): its bound and its
+infeasibility hold for the problem, and its solutions are evaluated again.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from placeopt.model.errors import SolverError
+from placeopt.model.interruptible import solve_interruptibly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ortools.sat.python import cp_model
+
+    from placeopt.model.placement import Placement
+    from placeopt.solving.tracker import Tracker
+
+MAX_GRID = 2**40
+"""Sums of ticks above this are solved on a coarser grid."""
+
+_EVALUATIONS_PER_UNIT = 100  # of CP-SAT's deterministic time, where evaluations are the budget
+
+
+class CpSatSettings(Protocol):
+    """What the models read of the solver that runs them."""
+
+    @property
+    def num_workers(self) -> int:
+        """Threads."""
+        ...
+
+    @property
+    def log(self) -> bool:
+        """Whether to print CP-SAT's own log."""
+        ...
+
+    @property
+    def warm_start(self) -> bool:
+        """Whether to start from heuristics."""
+        ...
+
+
+class PlacementModel(ABC):
+    """A CP-SAT model whose solutions are placements."""
+
+    cp: cp_model.CpModel
+
+    @abstractmethod
+    def offer(self, tracker: Tracker[Placement], value: Callable[[Any], int]) -> None:
+        """Evaluate a solution of the model, given as the value of every variable, and offer it."""
+
+    @abstractmethod
+    def ticks(self, bound: int) -> int:
+        """Ticks that a lower bound on the model's objective proves."""
+
+    @abstractmethod
+    def hint(self, placement: Placement) -> None:
+        """Hint a placement, its identical devices renamed as the symmetry constraints want them."""
+
+    def solve(self, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> None:
+        """Run CP-SAT until proof or the end of the budget; an evaluation is a conflict."""
+        from ortools.sat.python import cp_model
+
+        model = self
+
+        class Watch(cp_model.CpSolverSolutionCallback):
+            """Offers every solution and keeps the bound."""
+
+            def on_solution_callback(self) -> None:
+                model.offer(tracker, self.value)
+                model._raise_bound(tracker, self.best_objective_bound)
+                if tracker.stop():
+                    self.stop_search()
+
+        solver = cp_model.CpSolver()
+        _configure(solver.parameters, settings, tracker, seconds)
+        if tracker.solution is not None:
+            self.hint(tracker.solution)
+        code = solve_interruptibly(solver, self.cp, Watch())
+        if code == cp_model.MODEL_INVALID:
+            raise SolverError(f"CP-SAT refused the model: {self.cp.validate()}")
+        if tracker.budget.evaluations is not None:
+            tracker.count(int(solver.num_conflicts))
+        if code == cp_model.INFEASIBLE:
+            tracker.infeasible("no placement fits the devices' memory, compatibility, colocation and contiguity")
+            return
+        if code in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            self.offer(tracker, solver.value)
+        self._raise_bound(tracker, solver.best_objective_bound)
+        tracker.stop()
+
+    def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
+        if np.isfinite(bound):  # a whole number below 2^53, or one less where the float is none
+            tracker.raise_bound(self.ticks(int(np.ceil(bound - 1e-6))), "cp-sat")
+
+
+def _configure(parameters: Any, settings: CpSatSettings, tracker: Tracker[Placement], seconds: float) -> None:
+    parameters.num_workers = settings.num_workers
+    parameters.random_seed = tracker.seed % 2**31
+    parameters.linearization_level = 2
+    parameters.symmetry_level = 2
+    parameters.log_search_progress = settings.log
+    if np.isfinite(seconds):
+        parameters.max_time_in_seconds = max(0.01, seconds)
+    if tracker.budget.evaluations is not None:
+        parameters.max_number_of_conflicts = tracker.evaluations_left
+        parameters.max_deterministic_time = 1.0 + tracker.evaluations_left / _EVALUATIONS_PER_UNIT
