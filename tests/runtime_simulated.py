@@ -38,7 +38,7 @@ class SimulatedRuntime:
 
     def cluster(self) -> Cluster:
         """Return nominal devices, not the true ones."""
-        from placeopt.runtime.serial import worker_cluster
+        from placeopt.runtime.serial_runtime import worker_cluster
 
         return worker_cluster(self.num_devices)
 

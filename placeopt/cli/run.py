@@ -6,6 +6,7 @@ import csv
 import io
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +16,11 @@ from placeopt.cli import common
 
 if TYPE_CHECKING:
     from placeopt.makespan.evaluate import Evaluation
+    from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.runtime import Calibration, Measurement
+    from placeopt.runtime import Calibration, Measurement, Runtime
 
 
 def run_command(
@@ -50,7 +52,6 @@ def run_command(
 
     Example: `placeopt run "gen:chain-mm?size=2000" solver:heft --workers 2 --calibrate --out run/`
     """
-    from placeopt.makespan.evaluate import evaluate
     from placeopt.model.errors import ExecutionError
 
     graph, bundled = common.load_graph(source, format=format, training=training, dim=dim)
@@ -61,32 +62,54 @@ def run_command(
 
         devices = make_cluster(cluster)
     count = workers or (devices.num_devices if devices is not None else 2)
-    learned: Calibration | None = None
     try:
-        with open_runtime(runtime, count, scheduler) as engine:
-            from placeopt.model.cost_model import lower
-            from placeopt.runtime import calibrate as measure
-            from placeopt.runtime.simulation import with_ranks
-
-            devices = devices or engine.cluster()
-            problems = {"nominal": lower(graph, devices)}
-            if calibrate:
-                learned = measure(engine, [graph], repeat=2, seed=seed, cluster=devices)
-                problems |= {mode: learned.problem(graph, mode) for mode in ("fitted", "measured")}
-            problem = list(problems.values())[-1]
-            given = with_ranks(problem, _placement(placement, problem, seed))
-            measurement = engine.run(graph, given, repeat=repeat, check=check)
+        with open_runtime(runtime, count, scheduler) as chosen:
+            execution = _Execution(graph, devices or chosen.cluster(), seed)
+            execution.measure(chosen, placement, calibrate, repeat, check)
     except ExecutionError as error:
         print(f"placeopt: error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
-    simulated = {mode: evaluate(made, given, "priority", check=False) for mode, made in problems.items()}
-    data = _describe(graph, measurement, simulated, learned)
+    simulated = execution.simulated()
+    data = _describe(graph, execution.measurement, simulated, execution.learned)
     if folder is not None:
-        data["files"] = _write(folder, graph, measurement, simulated, data)
+        data["files"] = _write(folder, graph, execution.measurement, simulated, data)
     if json:
         common.print_json(data)
     else:
         _say(data)
+
+
+@dataclass
+class _Execution:
+    """One placement, measured and simulated."""
+
+    graph: OpGraph
+    cluster: Cluster
+    seed: int
+    learned: Calibration | None = None
+    problems: dict[str, PlacementProblem] = field(default_factory=dict)
+    measurement: Measurement = field(init=False)
+
+    def measure(self, runtime: Runtime, placement: str, calibrate: bool, repeat: int, check: bool) -> None:
+        """Calibrate if asked to, find the placement, and execute it."""
+        from placeopt.model.cost_model import lower
+        from placeopt.runtime import calibrate as calibration_of
+        from placeopt.runtime.simulation import with_ranks
+
+        self.problems["nominal"] = lower(self.graph, self.cluster)
+        if calibrate:
+            self.learned = calibration_of(runtime, [self.graph], repeat=2, seed=self.seed, cluster=self.cluster)
+            self.problems |= {mode: self.learned.problem(self.graph, mode) for mode in ("fitted", "measured")}
+        problem = list(self.problems.values())[-1]
+        given = with_ranks(problem, _placement(placement, problem, self.seed))
+        self.measurement = runtime.run(self.graph, given, repeat=repeat, check=check)
+
+    def simulated(self) -> dict[str, Evaluation]:
+        """Return the simulated execution by what its costs come from."""
+        from placeopt.makespan.evaluate import evaluate
+
+        given = self.measurement.placement
+        return {mode: evaluate(problem, given, "priority", check=False) for mode, problem in self.problems.items()}
 
 
 def open_runtime(name: str, count: int, scheduler: str | None) -> AbstractContextManager[Any]:

@@ -1,4 +1,4 @@
-"""Running placements on real systems: kernels, engines, measurements, calibration, learning from them.
+"""Running placements on real systems: kernels, runtimes, measurements, calibration, learning from them.
 
 A `Runtime` executes a graph under a placement and returns a `Measurement`. Nothing heavy is imported here.
 """
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from placeopt.runtime.calibration import Calibration, calibrate
     from placeopt.runtime.dask_runtime import DaskRuntime
-    from placeopt.runtime.measured import Measured, refine
     from placeopt.runtime.measurement import Measurement, Runtime
-    from placeopt.runtime.serial import SerialRuntime
+    from placeopt.runtime.refinement import Measured, refine
+    from placeopt.runtime.serial_runtime import SerialRuntime
     from placeopt.runtime.torch_runtime import TorchRuntime
 
 _HOMES = {
     "Calibration": "calibration",
     "calibrate": "calibration",
     "DaskRuntime": "dask_runtime",
-    "Measured": "measured",
-    "refine": "measured",
+    "Measured": "refinement",
+    "refine": "refinement",
     "Measurement": "measurement",
     "Runtime": "measurement",
-    "SerialRuntime": "serial",
+    "SerialRuntime": "serial_runtime",
     "TorchRuntime": "torch_runtime",
 }
 

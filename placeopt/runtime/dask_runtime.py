@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
-from placeopt.runtime import worker
+from placeopt.runtime import dask_worker
+from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
-from placeopt.runtime.plan import Plan, make_plan
-from placeopt.runtime.serial import execute, result_tensors, worker_cluster
+from placeopt.runtime.serial_runtime import execute, result_tensors, worker_cluster
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
+    from placeopt.runtime.steps import ExecutionPlan
 
 SETTINGS = {
     "distributed.scheduler.work-stealing": False,  # the placement decides
@@ -85,7 +86,7 @@ class DaskRuntime:
     _client: Any = field(default=None, repr=False)
     _local: Any = field(default=None, repr=False)
     _graph: OpGraph | None = field(default=None, repr=False)
-    _plan: Plan | None = field(default=None, repr=False)
+    _plan: ExecutionPlan | None = field(default=None, repr=False)
     _token: str = field(default="", repr=False)
     _installed: frozenset[str] = field(default=frozenset(), repr=False)
     _serial: dict[int, NDArray[Any]] | None = field(default=None, repr=False)
@@ -135,6 +136,7 @@ class DaskRuntime:
         if self.address is None:
             with dask.config.set(SETTINGS):
                 self._local = LocalCluster(n_workers=self.num_devices, threads_per_worker=1, processes=True,
+                                           preload=["placeopt.runtime.dask_worker"],
                                            dashboard_address=":0", memory_limit=0, silence_logs=50)  # fmt: skip
             self._client = Client(self._local, set_as_default=False)
             return self._client
@@ -231,7 +233,7 @@ class DaskRuntime:
         try:
             self._wait(futures, addresses)
             wall = time.perf_counter() - began
-            records = self._call(worker.collect, addresses, run)
+            records = self._call(dask_worker.collect, addresses, run)
             if check:
                 results = client.gather({t: futures[tasks.key_of[t]] for t in result_tensors(graph)})
                 compare_results(graph, results, self._expected())
@@ -243,10 +245,10 @@ class DaskRuntime:
     def _prepare(self, placement: Placement, addresses: tuple[str, ...]) -> None:
         """Put the plan and the constants into the workers."""
         if not set(addresses) <= self._installed:
-            self._call(worker.install, addresses, self._token, self._plan)
+            self._call(dask_worker.install, addresses, self._token, self._plan)
             self._installed = frozenset(addresses)
         ops = {address: np.flatnonzero(placement.device == d).tolist() for d, address in enumerate(addresses)}
-        self._call(worker.prepare, addresses, self._token, ops)
+        self._call(dask_worker.prepare, addresses, self._token, ops)
 
     def _call(self, function: Any, addresses: tuple[str, ...], *arguments: Any) -> dict[str, Any]:
         """Call a function in every worker; a worker that cannot answer is lost."""
@@ -332,7 +334,7 @@ class _Tasks:
     """The tasks of one execution: ops, outputs of ops that have several, and arrivals of tensors."""
 
     def __init__(
-        self, graph: OpGraph, plan: Plan, placement: Placement, addresses: tuple[str, ...], token: str, run: str
+        self, graph: OpGraph, plan: ExecutionPlan, placement: Placement, addresses: tuple[str, ...], token: str, run: str
     ) -> None:
         self.tasks: dict[str, tuple[Any, ...]] = {}
         self.address: dict[str, str] = {}
@@ -347,17 +349,17 @@ class _Tasks:
         for op in graph.topological_order.tolist():
             step, key = plan.steps[op], f"{run}op{op}"
             inputs = [self.key_of[x] for x in step.operands if isinstance(x, int)]
-            add(key, device[op], -rank[op], worker.execute, token, run, op, *inputs)
+            add(key, device[op], -rank[op], dask_worker.execute, token, run, op, *inputs)
             for position, tensor in enumerate(step.outputs):
                 self.key_of[tensor] = key
                 if len(step.outputs) > 1:
                     self.key_of[tensor] = f"{key}out{position}"
-                    add(self.key_of[tensor], device[op], ARRIVAL_PRIORITY, worker.pick, key, position)
+                    add(self.key_of[tensor], device[op], ARRIVAL_PRIORITY, dask_worker.pick, key, position)
                 readers = graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist()
                 for home in sorted({device[reader] for reader in readers} - {device[op]}):
                     first = min(rank[reader] for reader in readers if device[reader] == home)
                     arrival = f"{self.key_of[tensor]}to{home}"
-                    add(arrival, home, ARRIVAL_PRIORITY - first, worker.arrive, self.key_of[tensor])
+                    add(arrival, home, ARRIVAL_PRIORITY - first, dask_worker.arrive, self.key_of[tensor])
                     self.wanted.append(arrival)
                 if not readers:
                     self.wanted.append(self.key_of[tensor])

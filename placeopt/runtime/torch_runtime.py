@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import ExecutionError, InputError, MissingExtraError
-from placeopt.runtime.kernels import constant
+from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
-from placeopt.runtime.plan import Constant, Plan, make_plan
-from placeopt.runtime.serial import execute, result_tensors, worker_cluster
+from placeopt.runtime.numpy_ops import constant
+from placeopt.runtime.serial_runtime import execute, result_tensors, worker_cluster
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
+    from placeopt.runtime.steps import Constant, ExecutionPlan
 
 
 def unavailable() -> str:
@@ -105,7 +106,7 @@ class TorchRuntime:
 class _Engine:
     """Threads, queues and tensors of one placement; `run` executes it once."""
 
-    def __init__(self, graph: OpGraph, plan: Plan, placement: Placement, names: tuple[str, ...]) -> None:
+    def __init__(self, graph: OpGraph, plan: ExecutionPlan, placement: Placement, names: tuple[str, ...]) -> None:
         import torch
 
         self.graph, self.plan = graph, plan
@@ -166,7 +167,7 @@ class _Engine:
             return heapq.heappop(queue)[1] if queue and not self.error else None
 
     def _compute(self, d: int) -> None:
-        from placeopt.runtime.torch_kernels import run_kernel
+        from placeopt.runtime.torch_ops import run_kernel
 
         where = self.torch_devices[d]
         with _stream(where) as stream:

@@ -31,17 +31,8 @@ from placeopt.plotting.files import write_figure
 from placeopt.plotting.gantt import comparison_figure
 from placeopt.plotting.style import COLOURS, GREY, new_figure
 from placeopt.runtime import DaskRuntime, Measured, Measurement, refine
-from placeopt.runtime.calibration import (
-    MODES,
-    Calibration,
-    Comparison,
-    agreement,
-    calibrate,
-    learn,
-    overheads,
-    probes,
-    simulate,
-)
+from placeopt.runtime.agreement import Comparison, agreement, simulate
+from placeopt.runtime.calibration import MODES, Calibration, calibrate, learn, overheads, probes
 from placeopt.runtime.simulation import timeline, with_ranks
 from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.search.annealing import Annealing

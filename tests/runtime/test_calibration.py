@@ -12,8 +12,9 @@ import placeopt as po
 from placeopt.instances.sources import load_graph
 from placeopt.model.cluster import Link
 from placeopt.model.errors import InputError
-from placeopt.runtime.calibration import Comparison, agreement, calibrate, learn, probes, simulate, trimmed_mean
-from placeopt.runtime.serial import SerialRuntime, worker_cluster
+from placeopt.runtime.agreement import Comparison, agreement, simulate
+from placeopt.runtime.calibration import calibrate, learn, probes, trimmed_mean
+from placeopt.runtime.serial_runtime import SerialRuntime, worker_cluster
 
 OVERHEAD = 2e-3
 

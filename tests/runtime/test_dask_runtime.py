@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +21,9 @@ from placeopt.instances.sources import load_graph
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.graph import OpGraph
 from placeopt.runtime import dask_runtime as module
+from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.measurement import compare_results
-from placeopt.runtime.plan import make_plan
-from placeopt.runtime.serial import execute
+from placeopt.runtime.serial_runtime import execute
 
 if TYPE_CHECKING:
     from placeopt.runtime import DaskRuntime, Measurement
@@ -172,3 +176,38 @@ def test_unreachable_scheduler() -> None:
 
     with pytest.raises(InputError, match="cannot be reached"):
         DaskRuntime(2, "tcp://127.0.0.1:9", timeout=1).pids()
+
+
+def test_workers_end_with_a_killed_process() -> None:
+    """Workers do not outlive the process that started them, however that ends, and say nothing about it."""
+    pytest.importorskip("distributed", reason="needs dask[distributed], the extra 'dask'")
+    script = (
+        "import sys, time\n"
+        "from placeopt.runtime import DaskRuntime\n"
+        "if __name__ == '__main__':\n"
+        "    runtime = DaskRuntime(2)\n"
+        "    print(*runtime.pids(), flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "main.py"
+        path.write_text(script)
+        process = subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 2
+        process.kill()
+        _, errors = process.communicate(timeout=30)  # returns when the last worker has closed the pipe
+    assert "Traceback" not in errors
+    end = time.monotonic() + 10
+    while any(alive(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (one that has ended and is not collected yet does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

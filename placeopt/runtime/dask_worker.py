@@ -7,6 +7,7 @@ the number of an op and its inputs. Times are those of the host's clock (time.ti
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import sys
 import threading
@@ -14,20 +15,38 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from placeopt.runtime.serial import make_constants
+from placeopt.runtime.serial_runtime import make_constants
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.runtime.plan import Constant, Plan
+    from placeopt.runtime.steps import Constant, ExecutionPlan
 
-_plans: dict[str, Plan] = {}
+_plans: dict[str, ExecutionPlan] = {}
 _constants: dict[Constant, NDArray[Any]] = {}
 _records: dict[str, list[tuple[int, int, int]]] = {}
 
 
 _polite = threading.local()
 COMPUTE_NICENESS = 5
+
+
+PARENT_SECONDS = 0.5
+
+
+def dask_setup(worker: Any) -> None:
+    """Let a worker that a runtime started end with the process that started it, even if that is killed.
+
+    Dask calls this when the worker starts. Left alone, workers look for their scheduler for minutes.
+    """
+    if multiprocessing.parent_process() is not None:
+        threading.Thread(target=_end_with, args=(os.getppid(),), name="placeopt-parent", daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
 
 
 def own_session() -> None:
@@ -63,7 +82,7 @@ class TransferLog(deque[dict[str, Any]]):
         super().append({"keys": tuple(entry["keys"]), "start_ns": start, "finish_ns": now})
 
 
-def install(token: str, plan: Plan, dask_worker: Any = None) -> None:
+def install(token: str, plan: ExecutionPlan, dask_worker: Any = None) -> None:
     """Keep a plan, and only this one; make transfers one tensor each, with times by the host's clock."""
     own_session()
     if token not in _plans:

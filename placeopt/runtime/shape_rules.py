@@ -1,192 +1,16 @@
-"""The plan of a graph: for every op the kernel that computes it, its operands in order, and its options.
-
-An OpGraph says which tensors an op reads, not in which order, and leaves out weights and model inputs. Both are
-derived here: the order from shapes (a product needs (.., m, k) x (k, n)), missing operands as *constants* that
-are named after the op, so that every process makes the same array from the name. An op whose type or
-shapes are unknown gets the calibrated kernel: the same flops and bytes on real buffers, and outputs of
-the right size that depend on every input. Sharded graphs have rules of their own (sharded.py), exact enough for the
-results to be compared with the unsharded computation.
-"""
+"""Rules for ops of general graphs: the kernel, options and operands that explain an op's kind, shapes, weights and flops."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.errors import InputError
-from placeopt.runtime.kernels import KERNELS
+from placeopt.runtime.steps import Constant, matrix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
-
-    from placeopt.model.graph import OpGraph
-
-Shape = tuple[int, ...]
-
-
-class Constant(NamedTuple):
-    """Weights or a model input, there before the run starts."""
-
-    name: str
-    shape: Shape
-    dtype: str
-    scale: float
-
-
-class Step(NamedTuple):
-    """How one op is executed."""
-
-    kernel: str  # a key of KERNELS
-    options: Mapping[str, Any]
-    operands: tuple[int | Constant, ...]  # tensor index or constant
-    outputs: tuple[int, ...]  # tensor indices
-    result: tuple[tuple[Shape, str], ...]  # shape and dtype of each output
-
-
-class Plan(NamedTuple):
-    """One step per op of a graph."""
-
-    name: str
-    steps: tuple[Step, ...]
-
-    def constants(self, op: int) -> tuple[Constant, ...]:
-        """Return the constants that an op reads."""
-        return tuple(x for x in self.steps[op].operands if isinstance(x, Constant))
-
-    def run(self, op: int, values: Mapping[Any, Any]) -> list[NDArray[Any]]:
-        """Execute one op; `values` holds its operands by tensor index or constant."""
-        step = self.steps[op]
-        found = KERNELS[step.kernel](step.options, *(values[x] for x in step.operands))
-        return found if isinstance(found, list) else [found]
-
-    @property
-    def exact(self) -> int:
-        """Number of ops with a kernel of their own kind."""
-        return sum(step.kernel != "calibrated" for step in self.steps)
-
-
-class Op(NamedTuple):
-    """What the rules see of an op."""
-
-    number: int
-    name: str
-    kind: str  # canonical, lower case
-    inputs: tuple[int, ...]  # tensor indices, ascending
-    shapes: tuple[Shape, ...]  # of the inputs
-    outputs: tuple[int, ...]
-    out: tuple[Shape, ...]
-    dtype: str
-    weights: int  # learned and other resident values
-    flops: int
-
-
-Rule = tuple[str, dict[str, Any], tuple[int | Constant, ...]]
-"""Kernel, options and operands."""
-
-
-def make_plan(graph: OpGraph, flops_per_second: float = 5e10) -> Plan:
-    """Return the plan of a graph.
-
-    Parameters
-    ----------
-    flops_per_second : work that stands for a second of measured time, for ops that have no flops and bytes.
-
-    Raises
-    ------
-    InputError
-        If a tensor or the work of an op is too large to be executed here.
-    """
-    from placeopt.runtime import sharded
-
-    view = View(graph)
-    steps = []
-    for index in range(graph.num_ops):
-        op = view.op(index)
-        rule = None
-        if op is not None:
-            rule = sharded.rule(view, op) if graph.meta[index] >= 0 else None
-            rule = rule or _rule(op)
-        kernel, options, operands = rule or _calibrated(view, index, flops_per_second)
-        steps.append(Step(kernel, options, operands, view.outputs[index], tuple(view.result(t) for t in view.outputs[index])))
-    return Plan(graph.name, tuple(steps))
-
-
-class View:
-    """A graph, op by op."""
-
-    def __init__(self, graph: OpGraph) -> None:
-        self.graph = graph
-        n = graph.num_ops
-        self.producer: list[int] = graph.producer.tolist()
-        inputs: list[list[int]] = [[] for _ in range(n)]
-        outputs: list[list[int]] = [[] for _ in range(n)]
-        for tensor, op in enumerate(self.producer):
-            outputs[op].append(tensor)
-            for reader in graph.consumer[graph.consumer_ptr[tensor] : graph.consumer_ptr[tensor + 1]].tolist():
-                inputs[reader].append(tensor)
-        self.inputs = [tuple(x) for x in inputs]
-        self.outputs = [tuple(x) for x in outputs]
-        self._names: dict[str, list[str]] | None = None
-
-    def dtype(self, tensor: int) -> str:
-        """Float type of a tensor's elements; "" where its shape is unknown or does not explain its size."""
-        if not self.graph.shapes:
-            return ""
-        size = math.prod(self.graph.shapes[tensor])
-        bytes_ = int(self.graph.tensor_bytes[tensor])
-        return {4 * size: "float32", 8 * size: "float64"}.get(bytes_, "") if size else ""
-
-    def result(self, tensor: int) -> tuple[Shape, str]:
-        """Shape and dtype of a tensor as it is executed: plain bytes where nothing better is known."""
-        dtype = self.dtype(tensor)
-        if dtype:
-            return self.graph.shapes[tensor], dtype
-        return (int(self.graph.tensor_bytes[tensor]),), "uint8"
-
-    def op(self, index: int) -> Op | None:
-        """Return an op for the rules; None where a shape is unknown or types differ."""
-        graph, tensors = self.graph, (*self.inputs[index], *self.outputs[index])
-        if not self.outputs[index] or graph.unshaped[index] or graph.backward[index]:
-            return None
-        types = {self.dtype(tensor) for tensor in tensors}
-        if len(types) != 1 or "" in types:
-            return None
-        dtype = types.pop()
-        return Op(
-            index, graph.op_names[index], _KINDS.get(graph.op_types[index].lower(), graph.op_types[index].lower()),
-            self.inputs[index], tuple(graph.shapes[t] for t in self.inputs[index]),
-            self.outputs[index], tuple(graph.shapes[t] for t in self.outputs[index]), dtype,
-            int(graph.resident[index]) // (4 if dtype == "float32" else 8), int(graph.flops[index]),
-        )  # fmt: skip
-
-    def siblings(self, path: str) -> list[str]:
-        """Last components of the names of all ops under a path."""
-        if self._names is None:
-            self._names = {}
-            for name in self.graph.op_names:
-                head, _, last = name.rpartition("/")
-                self._names.setdefault(head, []).append(last)
-        return self._names.get(path, [])
-
-
-def matrix(name: str, shape: Shape, dtype: str, fan_in: int = 1) -> Constant:
-    """Return a constant whose products keep the size of their inputs."""
-    return Constant(name, shape, dtype, 1.0 / math.sqrt(max(1, fan_in)))
-
-
-# --- rules by kind --------------------------------------------------------------------------------------
-
-_KINDS = {
-    "gemm": "linear", "fullyconnected": "linear", "convolution": "conv", "maxpool": "max_pool", "averagepool": "avg_pool",
-    "globalaveragepool": "avg_pool", "batchnormalization": "batch_norm", "identity": "copy", "dropout": "copy",
-    "cast": "copy", "sum": "add", "reducesum": "reduce_sum", "reducemean": "reduce_mean", "reducemax": "reduce_max",
-    "layernormalization": "layer_norm", "leakyrelu": "relu", "mean": "reduce_mean",
-}  # fmt: skip
-"""Names that exporters use for the same kind."""
+    from placeopt.runtime.steps import Op, Rule, Shape
 
 _UNARY = frozenset(
     ("relu", "sigmoid", "tanh", "gelu", "silu", "exp", "sqrt", "rsqrt", "square", "neg", "abs", "pow", "mul_constant", "copy")
@@ -196,7 +20,7 @@ _MOVES = frozenset(("transpose", "reshape", "flatten", "squeeze", "unsqueeze", "
 _OVER = {"reduce_max": "max", "reduce_sum": "sum", "reduce_mean": "mean"}
 
 
-def _rule(op: Op) -> Rule | None:
+def rule(op: Op) -> Rule | None:
     """Return the kernel of an op whose shapes fit its kind."""
     if op.kind == "split" and len(op.inputs) == 1:
         return _split(op)
@@ -430,24 +254,3 @@ _RULES = {
     "linear": _linear, "conv": _conv, "max_pool": _pool, "avg_pool": _pool, "softmax": _softmax,
     "mask": _mask, "exp": _exp, "layer_norm": _norm, "concat": _concat, "embedding": _embedding, "variable": _variable,
 }  # fmt: skip
-
-
-# --- anything else --------------------------------------------------------------------------------------
-
-MAX_FLOPS = 1e14
-MAX_BYTES = 1 << 36
-
-
-def _calibrated(view: View, index: int, flops_per_second: float) -> Rule:
-    graph = view.graph
-    flops, moved = int(graph.flops[index]), int(graph.bytes_moved[index])
-    if not flops and not moved:  # all that is known is a time
-        known = [ticks for ticks in graph.measured[index].tolist() if ticks >= 0]
-        flops = round(max(known, default=0) * graph.tick_seconds * flops_per_second)
-    if flops > MAX_FLOPS or moved > MAX_BYTES:
-        raise InputError(
-            f"graph '{graph.name}': op '{graph.op_names[index]}' has {flops:.3g} flops and moves {moved:.3g} bytes, "
-            f"too much to be executed here (at most {MAX_FLOPS:.0e} and {MAX_BYTES:.0e}); use a smaller graph"
-        )
-    outputs = tuple(view.result(tensor) for tensor in view.outputs[index])
-    return "calibrated", {"flops": flops, "bytes": moved, "outputs": outputs}, view.inputs[index]

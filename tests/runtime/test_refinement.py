@@ -12,8 +12,8 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.model.budget import Budget
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import InputError
-from placeopt.runtime.measured import Measured, judge, refine
-from placeopt.runtime.serial import worker_cluster
+from placeopt.runtime.refinement import Measured, judge, refine
+from placeopt.runtime.serial_runtime import worker_cluster
 from placeopt.runtime.simulation import with_ranks
 from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.search.annealing import Annealing

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as functional
 
-from placeopt.runtime.kernels import EPSILON, KERNELS, MASKED
+from placeopt.runtime.numpy_ops import EPSILON, KERNELS, MASKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

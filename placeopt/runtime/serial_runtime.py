@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.cluster import Cluster, Device, Link
-from placeopt.runtime.kernels import constant
+from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.measurement import Measurement, check_placement
-from placeopt.runtime.plan import Constant, Plan, make_plan
+from placeopt.runtime.numpy_ops import constant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
+    from placeopt.runtime.steps import Constant, ExecutionPlan
 
 NOMINAL = Device("worker", "worker", "cpu", peak_flops=5e10, memory_bandwidth=1e10, launch_overhead=1e-4)
 """One core of a present server, as a data sheet would have it."""
@@ -39,7 +40,7 @@ def result_tensors(graph: OpGraph) -> list[int]:
     return np.flatnonzero(np.diff(graph.consumer_ptr) == 0).tolist()
 
 
-def make_constants(plan: Plan, ops: Iterable[int], have: dict[Constant, NDArray[Any]]) -> None:
+def make_constants(plan: ExecutionPlan, ops: Iterable[int], have: dict[Constant, NDArray[Any]]) -> None:
     """Make the constants that ops read and that are not there yet."""
     for op in ops:
         for key in plan.constants(op):
@@ -47,7 +48,7 @@ def make_constants(plan: Plan, ops: Iterable[int], have: dict[Constant, NDArray[
                 have[key] = constant(*key)
 
 
-def execute(graph: OpGraph, plan: Plan, order: NDArray[np.int64]) -> tuple[dict[int, NDArray[Any]], NDArray[np.float64]]:
+def execute(graph: OpGraph, plan: ExecutionPlan, order: NDArray[np.int64]) -> tuple[dict[int, NDArray[Any]], NDArray[np.float64]]:
     """Run all ops in `order`; return the results by tensor, and (start, finish) of every op, shape (2, num_ops)."""
     constants: dict[Constant, NDArray[Any]] = {}
     make_constants(plan, range(graph.num_ops), constants)
@@ -75,7 +76,7 @@ class SerialRuntime:
     """
 
     num_devices: int = 1
-    _plans: dict[int, tuple[OpGraph, Plan]] = field(default_factory=dict, repr=False)
+    _plans: dict[int, tuple[OpGraph, ExecutionPlan]] = field(default_factory=dict, repr=False)
 
     def cluster(self) -> Cluster:
         """Return the devices that placements may name; they all are this process."""

@@ -12,15 +12,15 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from placeopt.runtime.plan import Constant, matrix
+from placeopt.runtime.steps import Constant, matrix
 
 if TYPE_CHECKING:
-    from placeopt.runtime.plan import Op, Rule, Shape, View
+    from placeopt.runtime.steps import Op, OpTable, Rule, Shape
 
 _PLACE = re.compile(r"(?:part|sum)?(\d+(?:\.\d+)*)$")
 
 
-def rule(view: View, op: Op) -> Rule | None:
+def rule(table: OpTable, op: Op) -> Rule | None:
     """Return the kernel of a sharded op; None for those whose general rule is right."""
     match = _PLACE.match(op.name.rpartition("/")[2])
     if op.kind == "reduce":
@@ -28,7 +28,7 @@ def rule(view: View, op: Op) -> Rule | None:
     if match is None or len(op.out) != 1:
         return None
     maker = _RULES.get(op.kind)
-    return maker(view, op, tuple(int(x) for x in match[1].split("."))) if maker else None
+    return maker(table, op, tuple(int(x) for x in match[1].split("."))) if maker else None
 
 
 def input_block(row: int, column: int, shape: Shape, dtype: str) -> Constant:
@@ -40,16 +40,16 @@ def _path(op: Op) -> str:
     return op.name.rpartition("/")[0]
 
 
-def _grid_place(view: View, op: Op, index: int) -> tuple[int, int]:
+def _grid_place(table: OpTable, op: Op, index: int) -> tuple[int, int]:
     """Row and column of the block that a map's op number `index` works on."""
-    count = len(view.siblings(_path(op)))
+    count = len(table.siblings(_path(op)))
     rows = math.isqrt(count)
     while count % rows:
         rows -= 1
     return divmod(index, count // rows)
 
 
-def _matmul(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
+def _matmul(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     out = op.out[0]
     if len(out) == 3 and len(op.inputs) == 2:
         return "scores", {"heads": out[0]}, op.inputs
@@ -68,7 +68,7 @@ def _matmul(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
     elif len(op.inputs) == 1:
         right, checks = op.inputs[0], [right_shape]
     elif len(op.inputs) == 2:
-        variable = [view.graph.op_types[view.producer[t]] == "variable" for t in op.inputs]
+        variable = [table.graph.op_types[table.producer[t]] == "variable" for t in op.inputs]
         swap = variable == [True, False] or (variable == [False, False] and op.shapes[0] != left_shape)
         left, right = op.inputs[::-1] if swap else op.inputs
         checks = [right_shape, left_shape] if swap else [left_shape, right_shape]
@@ -77,9 +77,9 @@ def _matmul(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
     return ("matmul", {}, (left, right)) if list(op.shapes) == checks else None
 
 
-def _map(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
+def _map(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     """Element-wise op of one or two blocks; a missing one is a block of the model's input."""
-    row, column = _grid_place(view, op, place[0])
+    row, column = _grid_place(table, op, place[0])
     if op.kind == "bias_add":
         bias = matrix(f"{_path(op)}/bias", (op.out[0][1],), op.dtype, 4)
         return "binary", {"function": "bias_add"}, (*op.inputs, bias)
@@ -92,7 +92,7 @@ def _map(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
     return "binary", {"function": op.kind}, (input_block(row, column, op.out[0], op.dtype), *op.inputs)
 
 
-def _statistics(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
+def _statistics(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     """Mean square or sum of exponentials of the rows of one block."""
     function = "square" if op.kind == "rms_norm_part" else "exp"
     if op.inputs:
@@ -102,7 +102,7 @@ def _statistics(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
     return "over_rows", {"function": function}, (block,)
 
 
-def _normalise(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
+def _normalise(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     out = op.out[0]
     blocks: list[int | Constant] = [t for t, shape in zip(op.inputs, op.shapes, strict=True) if shape == out]
     totals = [t for t in op.inputs if t not in blocks]
@@ -110,11 +110,11 @@ def _normalise(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
         blocks = [input_block(place[0], place[1] if len(place) > 1 else 0, out, op.dtype)]
     if len(blocks) > 1 or len(totals) > 1:
         return None
-    parts = len(view.inputs[view.producer[totals[0]]]) if totals else 1
+    parts = len(table.inputs[table.producer[totals[0]]]) if totals else 1
     return op.kind, {"parts": parts}, (blocks[0], *totals)
 
 
-def _regrid(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
+def _regrid(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     """Form a block of another grid out of the blocks it overlaps."""
     if len(place) != 2:
         return "rearrange", {"shape": op.out[0]}, op.inputs
@@ -127,11 +127,11 @@ def _regrid(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
     return "regrid", {"shape": op.out[0], "offset": offset, "across": across}, op.inputs
 
 
-def _mask(view: View, op: Op, place: tuple[int, ...]) -> Rule | None:
+def _mask(table: OpTable, op: Op, place: tuple[int, ...]) -> Rule | None:
     """Scale the scores of one block of queries and keys, and hide the keys after the query."""
     heads, queries, keys = op.out[0]
-    product = view.producer[op.inputs[0]]
-    width = int(view.graph.flops[product]) // (2 * queries * keys * heads)
+    product = table.producer[op.inputs[0]]
+    width = int(table.graph.flops[product]) // (2 * queries * keys * heads)
     first = place[0] * queries - place[1] * keys
     return "mask", {"first": first, "factor": 1.0 / math.sqrt(max(1, width))}, op.inputs
 
