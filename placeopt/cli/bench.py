@@ -64,6 +64,7 @@ def bench_command(
 
 def _tell(summary: Summary, name: str, folder: Path, *, json: bool) -> None:
     """Print what a run of a study did."""
+    interrupt.say_once()
     if json:
         common.print_json(
             {"study": name, "folder": str(folder), "cells": summary.total, "skipped": summary.skipped,

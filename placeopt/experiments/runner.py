@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -148,6 +149,8 @@ def _pool(cells: list[Cell], running: Path, jobs: int, backend: str, address: st
     own_processes = backend == "loky" and jobs > 1
     note = str(running) if backend != "threading" and address is None else None
     settings: dict[str, Any] = {"initializer": _leave_signals} if own_processes else {}
+    if own_processes:
+        threading.excepthook = _report_thread
     with ExitStack() as stack:
         if backend in ("dask", "ray"):
             stack.enter_context(_engine(backend, address, jobs))
@@ -167,6 +170,12 @@ def _pool(cells: list[Cell], running: Path, jobs: int, backend: str, address: st
 
         # Another study may need another environment, and idle workers hold memory.
         get_reusable_executor(reuse=True).shutdown(wait=True)
+
+
+def _report_thread(failure: threading.ExceptHookArgs) -> None:
+    """Report what a thread raised, but for loky's own, which stumbles over its queue when the pool is ended early."""
+    if not type(failure.thread).__module__.startswith("joblib.externals.loky"):
+        threading.__excepthook__(failure)
 
 
 def _leave_signals() -> None:
