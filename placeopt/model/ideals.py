@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numba
 import numpy as np
 
+from placeopt.model.interruptible import call_interruptibly
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -158,7 +160,7 @@ def ideal_lattice(
     predecessors = np.zeros((num_nodes, words), dtype=np.uint64)
     for u, v in zip(order_from.tolist(), order_to.tolist(), strict=True):
         predecessors[v, u >> 6] |= np.uint64(1) << np.uint64(u & 63)
-    count, bits, parent, node, child = _enumerate(num_nodes, words, predecessors, limit)
+    count, bits, parent, node, child = call_interruptibly(lambda: _enumerate(num_nodes, words, predecessors, limit))
     if count > limit:
         return None
     # Links were made in order of the child; group them by parent, the removed node falling.

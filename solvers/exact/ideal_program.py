@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from math import ceil, floor, prod
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.arrays import NO_VALUE, touching_tensors
+from placeopt.model.interruptible import call_interruptibly
 from placeopt.solvers.exact.period_dp import DpArrays, Limits, Tables, fill_rows, ideal_sums
 
 if TYPE_CHECKING:
@@ -135,7 +137,8 @@ class IdealProgram:
         while row < lattice.num_ideals:
             begin = time.perf_counter()
             last = min(row + chunk, lattice.num_ideals)
-            pairs += fill_rows(self.arrays, lattice.arrays, tables, limits, row, last)
+            fill = partial(fill_rows, self.arrays, lattice.arrays, tables, limits, row, last)
+            pairs += call_interruptibly(fill)
             row = last
             spent = time.perf_counter() - begin
             chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))

@@ -10,8 +10,13 @@ memory; falling loads of identical devices; and for contiguity
   numbers, and x[u, a] + x[v, b] <= 1 + before[a, b] for an edge u -> v.
 
 The problem is contracted first, warm-started by dynamic programming and annealing (which HiGHS cannot take,
-but whose value bounds T from above) and the proven bounds bound T from below. HiGHS works in floating point:
-its bound is lowered by 1e-6 of its value before it counts.
+but whose value bounds T from above) and the proven bounds bound T from below. HiGHS works in floating point, so
+that its bound and its infeasibility are claims; they count once CP-SAT has refuted every smaller period in integers.
+
+References
+----------
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
+DNN Graph Operators", NeurIPS 2020, section 4.
 """
 
 from __future__ import annotations
@@ -23,12 +28,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InfeasibleProblemError
+from placeopt.model.interruptible import call_interruptibly
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 from placeopt.period.loads import order_edges
-from placeopt.solvers.exact.period_cp_sat import prepare
+from placeopt.solvers.exact.period_cp_sat import prepare, refutes
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 _TOLERANCE = 1e-6
+_PROOF_SHARE, _PROOF_SECONDS = 0.25, 20.0  # of the time, to settle what HiGHS claims; without a limit so many seconds
 
 
 @dataclass(frozen=True)
@@ -88,11 +95,7 @@ class PeriodProgram:
         self.problem = problem
         self.model = contract(problem, limit=incumbent)
         m, k = self.model, problem.num_devices
-        self.type_of = np.empty(k, dtype=np.int64)
-        for g, devices in enumerate(m.types):
-            self.type_of[list(devices)] = g
-        total = int(m.total.max(axis=1).sum()) + 2 * int(m.weight.sum())
-        self.top = total if incumbent is None else incumbent
+        self.top = m.largest_load if incumbent is None else incumbent
         self.scale = float(max(1, self.top))
         self.rows = _Rows()
         self.upper: list[float] = []
@@ -100,7 +103,7 @@ class PeriodProgram:
         self.x = np.arange(m.num_nodes * k).reshape(m.num_nodes, k)
         for v in range(m.num_nodes):
             for d in range(k):
-                g = self.type_of[d]
+                g = self.model.type_of[d]
                 fits = m.allowed[v, g] and m.total[v, g] <= self.top and m.resident[v] <= m.capacity[g]
                 self._column(1.0 if fits else 0.0, integer=True)
             self.rows.add([(int(c), 1.0) for c in self.x[v]], 1.0, 1.0)
@@ -123,7 +126,7 @@ class PeriodProgram:
         m = self.model
         loads = []
         for d in range(self.problem.num_devices):
-            g = int(self.type_of[d])
+            g = int(self.model.type_of[d])
             terms: list[list[tuple[int, float]]] = [[] for _ in range(passes)]
             for v in range(m.num_nodes):
                 for p in range(passes):
@@ -156,7 +159,7 @@ class PeriodProgram:
     def _memory(self) -> None:
         m = self.model
         for d in range(self.problem.num_devices):
-            capacity = float(m.capacity[self.type_of[d]])
+            capacity = float(m.capacity[self.model.type_of[d]])
             if m.resident.sum() > capacity:
                 unit = max(1.0, capacity)
                 terms = [(int(self.x[v, d]), float(m.resident[v]) / unit) for v in range(m.num_nodes) if m.resident[v]]
@@ -184,7 +187,7 @@ class PeriodProgram:
                 if a != b:
                     before[a, b] = self._column(1.0, integer=True)
         for a, b in itertools.combinations(range(k), 2):
-            low = 1.0 if self.type_of[a] == self.type_of[b] else 0.0
+            low = 1.0 if self.model.type_of[a] == self.model.type_of[b] else 0.0
             self.rows.add([(before[a, b], 1.0), (before[b, a], 1.0)], 1.0, 1.0)
             self.rows.add([(before[a, b], 1.0)], low, 1.0)
         for a, b, c in itertools.permutations(range(k), 3):
@@ -204,24 +207,29 @@ class PeriodProgram:
         cost = np.zeros(width)
         cost[self.period] = 1.0
         options: dict[str, Any] = {"mip_rel_gap": 0.0, "disp": log}
-        if np.isfinite(tracker.seconds_left):
-            options["time_limit"] = max(0.01, tracker.seconds_left)
-        answer = milp(
-            cost,
-            constraints=LinearConstraint(matrix, np.array(rows.low), np.array(rows.high)),
-            bounds=Bounds(np.zeros(width), np.array(self.upper)),
-            integrality=np.array(self.integer),
-            options=options,
+        left = tracker.seconds_left * (1 - _PROOF_SHARE)
+        if tracker.budget.evaluations is not None:  # an evaluation is a node of the tree, which may take a second
+            options["node_limit"] = tracker.evaluations_left
+            left = min(left, float(tracker.evaluations_left))
+        if np.isfinite(left):
+            options["time_limit"] = max(0.01, left)
+        answer = call_interruptibly(
+            lambda: milp(
+                cost,
+                constraints=LinearConstraint(matrix, np.array(rows.low), np.array(rows.high)),
+                bounds=Bounds(np.zeros(width), np.array(self.upper)),
+                integrality=np.array(self.integer),
+                options=options,
+            )
         )
-        tracker.count()
-        if answer.status == 2:
-            tracker.infeasible("no placement fits the devices' memory, compatibility, colocation and contiguity")
-            return
+        tracker.count(max(1, int(getattr(answer, "mip_node_count", None) or 0)))
         if answer.x is not None:
             self._offer(tracker, answer.x)
+        if answer.status == 2:
+            self._settle(tracker, self.top + 1)
         bound = getattr(answer, "mip_dual_bound", None)
         if bound is not None and np.isfinite(bound):
-            self._raise_bound(tracker, float(bound))
+            self._settle(tracker, int(np.ceil(float(bound) * self.scale * (1 - _TOLERANCE) - _TOLERANCE)))
         tracker.stop()
 
     def _offer(self, tracker: Tracker[Placement], values: NDArray[np.float64]) -> None:
@@ -230,6 +238,14 @@ class PeriodProgram:
         if value < INFEASIBLE:
             tracker.offer(value, Placement(device))
 
-    def _raise_bound(self, tracker: Tracker[Placement], bound: float) -> None:
-        ticks = int(np.ceil(bound * self.scale * (1 - _TOLERANCE) - _TOLERANCE))
-        tracker.raise_bound(ticks if tracker.value is None else min(ticks, tracker.value), "milp")
+    def _settle(self, tracker: Tracker[Placement], claim: int) -> None:
+        """Record the bound that HiGHS claims, or the incumbent where it comes close to it, once it is proved in integers."""
+        if tracker.value is not None and claim >= tracker.value * (1 - 2 * _TOLERANCE) - 1:
+            claim = tracker.value
+        if claim <= tracker.lower_bound:
+            return
+        if refutes(self.problem, claim - 1, min(_PROOF_SECONDS, max(0.1, tracker.seconds_left))):
+            if tracker.value is None and claim > self.top:
+                tracker.infeasible("no placement fits the devices' memory, compatibility, colocation and contiguity")
+            else:
+                tracker.raise_bound(claim, "milp")

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import InfeasibleProblemError
+from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
 from placeopt.period.bounds.columns import column_bound
@@ -92,6 +93,24 @@ def _solve_whole(settings: CpSatSettings, tracker: Tracker[Placement], seconds: 
         tracker.infeasible(str(error))
         return
     model.solve(settings, tracker, seconds)
+
+
+def refutes(problem: PlacementProblem, limit: int, seconds: float, num_workers: int = 1) -> bool:
+    """Whether CP-SAT proves, in integers, that no placement has a period of at most `limit` ticks."""
+    from ortools.sat.python import cp_model
+
+    if limit < 0:
+        return True
+    try:
+        model = PeriodCpModel(problem, limit, 0)
+    except InfeasibleProblemError:
+        return True
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = num_workers
+    solver.parameters.linearization_level = 2
+    solver.parameters.stop_after_first_solution = True
+    solver.parameters.max_time_in_seconds = max(0.01, seconds)
+    return bool(solve_interruptibly(solver, model.cp) == cp_model.INFEASIBLE)
 
 
 def _bound_and_anneal(tracker: Tracker[Placement], seconds: float) -> None:

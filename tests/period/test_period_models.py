@@ -39,8 +39,7 @@ def test_models_are_optimal(contiguity, pipeline, training):
                     assert result.status == "infeasible"
                 else:
                     assert result.lower_bound <= expected
-                    # HiGHS' bound loses its tolerance, at most a tick here
-                    assert result.lower_bound >= expected - (solver.name == "milp")
+                    assert result.lower_bound == expected
                     assert not period_violations(problem, result.solution)
 
 

@@ -25,6 +25,7 @@ differ: every slot takes the smallest times and the largest capacity of any acce
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,6 +41,7 @@ from placeopt.latency.bounds.slot_program import (
     ideal_sums,
 )
 from placeopt.model.arrays import NO_VALUE, touching_tensors
+from placeopt.model.interruptible import call_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -249,7 +251,7 @@ class FlowBound:
         while row < self.lattice.num_ideals:
             begin = time.perf_counter()
             last = min(row + chunk, self.lattice.num_ideals)
-            fill_rows(self.arrays, lattice, flow, self._tables, row, last)
+            call_interruptibly(partial(fill_rows, self.arrays, lattice, flow, self._tables, row, last))
             row = last
             spent = time.perf_counter() - begin
             chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))
