@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.draft import DEFAULTS, Draft, Place, place, ticks, whole
+from placeopt.instances.readers.draft import DEFAULTS, Draft, Place, all_ticks, place, ticks, whole
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED
@@ -92,6 +92,25 @@ class OpColumns:
         draft.op(key, where, times=times, **fields)
 
 
+    def add_all(self, draft: Draft, keys: Sequence[str], columns: Sequence[Sequence[str]], lines: Sequence[int]) -> bool:
+        """Add ops by column where every number is a plain whole one; False, and nothing added, where one is not."""
+        fields: dict[str, Any] = {}
+        for at, column in self.fields:
+            if column in fields or isinstance(DEFAULTS[column], bool):
+                return False
+            if column in LABEL_COLUMNS:
+                label = {value: one_line(value, 200) for value in set(columns[at])}
+                fields[column] = [label[value] for value in columns[at]]
+            else:
+                fields[column] = all_ticks(columns[at])
+        kinds = self.kinds or [(at, "*") for at in self.plain[:1]]
+        times = {kind: all_ticks(columns[at]) for at, kind in kinds}
+        if None in fields.values() or None in times.values():
+            return False
+        draft.ops(keys, lines, times, **fields)  # type: ignore[arg-type]
+        return True
+
+
 class EdgeColumns:
     """What the attributes of an edge mean, found once for all edges that have the same names of attributes."""
 
@@ -121,6 +140,18 @@ class EdgeColumns:
         if self.tensor is not None and _given(values[self.tensor]):
             tensor = str(values[self.tensor])
         draft.edge(source, target, where, tensor=tensor, size=size, ticks=time, shape=shape)
+
+
+    def add_all(self, draft: Draft, columns: Sequence[Sequence[str]], lines: Sequence[int]) -> bool:
+        """Add edges by column (source, target, attributes) where every number is a plain whole one; else False."""
+        if self.tensor is not None or self.shape is not None:
+            return False
+        sizes = all_ticks(columns[2 + self.sizes[0]]) if self.sizes else None
+        times = all_ticks(columns[2 + self.times[0]]) if self.times else None
+        if (self.sizes and sizes is None) or (self.times and times is None) or not (all(columns[0]) and all(columns[1])):
+            return False
+        draft.edges(columns[0], columns[1], lines, sizes=sizes, ticks=times)
+        return True
 
 
 op_columns = lru_cache(maxsize=512)(OpColumns)

@@ -74,20 +74,36 @@ def read(
     draft = Draft(path.name.removesuffix(".csv").removesuffix(".ops"), tick_seconds=tick_seconds)
     names = Names(node_time, edge_time, edge_bytes)
     if ops is not None:
-        columns = op_columns(tuple(ops[0][1][1:]), names)
-        for line, row in ops[1:]:
-            columns.add(draft, _cell(row[0], line), row[1:], line)
+        _add_ops(draft, ops, names)
     if links is not None:
         _add_edges(draft, links, names, known=ops is not None)
     return draft.build()
 
 
+def _add_ops(draft: Draft, table: Table, names: Names) -> None:
+    columns = op_columns(tuple(table[0][1][1:]), names)
+    lines, rows = _by_line(table)
+    by_column = list(zip(*rows, strict=True))
+    if rows and all(by_column[0]) and columns.add_all(draft, by_column[0], by_column[1:], lines):
+        return
+    for line, row in table[1:]:
+        columns.add(draft, _cell(row[0], line), row[1:], line)
+
+
+def _by_line(table: Table) -> tuple[list[int], list[list[str]]]:
+    return [line for line, _ in table[1:]], [row for _, row in table[1:]]
+
+
 def _add_edges(draft: Draft, table: Table, names: Names, *, known: bool) -> None:
     columns = edge_columns(tuple(table[0][1][2:]), names)
-    for line, row in table[1:]:
+    for line, row in table[1:] if not known else ():
         for end in row[:2]:
-            if not known and end not in draft.index:
+            if end not in draft.index:
                 draft.op(_cell(end, line), line)
+    lines, rows = _by_line(table)
+    if rows and columns.add_all(draft, list(zip(*rows, strict=True)), lines):
+        return
+    for line, row in table[1:]:
         columns.add(draft, _cell(row[0], line), _cell(row[1], line), row[2:], line)
 
 
@@ -112,9 +128,10 @@ def _tables(text: str) -> list[Table]:
     tables: list[Table] = []
     fresh = True
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    blanks = " " in text or "\t" in text
     try:
         for raw in reader:
-            row = [cell.strip() for cell in raw]
+            row = [cell.strip() for cell in raw] if blanks else raw
             if not any(row):
                 fresh = True
                 continue

@@ -7,6 +7,7 @@ kept by column, so that a million ops fit.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from array import array
@@ -20,7 +21,7 @@ from placeopt.model.files import one_line
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -142,6 +143,45 @@ class Draft:
         self._target.append(target)
         self._where.append(where)
 
+    def ops(self, keys: Sequence[str], lines: Sequence[int], times: Mapping[str, Sequence[int]], **fields: Sequence[Any]
+            ) -> None:  # fmt: skip
+        """Add many ops at once: `times` by kind and `fields` have one entry per op."""
+        first = len(self.names)
+        self.index.update(zip(keys, range(first, first + len(keys)), strict=True))
+        if len(self.index) != first + len(keys):
+            seen = set(self.names)
+            for key, line in zip(keys, lines, strict=True):
+                if key in seen:
+                    raise InputError(f"{place(line)}: op '{one_line(key)}' is there twice; op ids must be distinct")
+                seen.add(key)
+        self.names += keys
+        for column, values in fields.items():
+            neutral = DEFAULTS[column]
+            self._columns[column].update((first + i, x) for i, x in enumerate(values) if x != neutral)
+        for kind, values in times.items():
+            ops, ticks = self._times.setdefault(kind, (array("q"), array("q")))
+            ops.extend(range(first, first + len(keys)))
+            ticks.extend(values)
+
+    def edges(
+        self,
+        sources: Sequence[Any],
+        targets: Sequence[Any],
+        lines: Sequence[int],
+        *,
+        sizes: Sequence[int] | None = None,
+        ticks: Sequence[int] | None = None,
+    ) -> None:
+        """Add many edges at once, each a tensor of its own."""
+        first, count = len(self._producer), len(sources)
+        self._producer += sources
+        self._size.extend(itertools.repeat(0, count) if sizes is None else sizes)
+        self._ticks.extend(itertools.repeat(UNKNOWN, count) if ticks is None else ticks)
+        self._shapes += [None] * count
+        self._edge_tensor.extend(range(first, first + count))
+        self._target += targets
+        self._where += lines
+
     def find(self, key: Any, where: Place) -> int:
         """Return the index of an op; an unknown one is refused, with the nearest name."""
         if key in self.index:
@@ -249,6 +289,19 @@ def _real(value: Any) -> float:
     return float(value)
 
 
+def all_ticks(values: Sequence[Any]) -> list[int] | None:
+    """Return texts that are all whole numbers as such, fast; None where one is something else."""
+    if not values or not all(values):
+        return None
+    try:
+        digits = "".join(values)
+    except TypeError:
+        return None
+    if not (digits.isascii() and digits.isdecimal()) or max(map(len, values)) > 18:
+        return None
+    return list(map(int, values))
+
+
 def number(value: Any, where: Place, what: str) -> float:
     """Return a finite number >= 0 given as a number or as text.
 
@@ -299,4 +352,4 @@ def ticks(value: Any, where: Place, what: str, unit: float = 1.0) -> int:
     return max(math.floor(scaled + 0.5), 1) if scaled > 0 else 0
 
 
-__all__ = ["DEFAULTS", "UNKNOWN", "UNSUPPORTED", "Draft", "Place", "number", "place", "ticks", "whole"]
+__all__ = ["DEFAULTS", "UNKNOWN", "UNSUPPORTED", "Draft", "Place", "all_ticks", "number", "place", "ticks", "whole"]

@@ -6,10 +6,11 @@ as networkx writes them (`a b {'weight': 3}`) are understood.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING
 
-from placeopt.instances.readers.draft import UNKNOWN, Draft, ticks
+from placeopt.instances.readers.draft import UNKNOWN, Draft, all_ticks, ticks
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.graph import OpGraph
 
+_MARK = re.compile("[#:,{]|->")
 _WEIGHT = re.compile(r"""['"]weight['"][ ]?:([^,{}]+)""")
 
 
@@ -39,12 +41,16 @@ def read(
     """
     if weight not in ("ticks", "bytes"):
         raise InputError(f"option weight: expected ticks or bytes, received '{weight}'")
+    text = read_text(path, max_bytes=max_bytes)
+    default = ticks(op_time, "option op_time", "ticks")
+    draft = Draft(path.stem, tick_seconds=tick_seconds)
+    if not _MARK.search(text) and _read_plain(draft, text.splitlines(), weight, default):
+        return draft.build()
     times: dict[str, int] = {}
     names: dict[str, None] = {}
-    draft = Draft(path.stem, tick_seconds=tick_seconds)
     unweighted = weighted = 0  # the last lines with an edge of each kind
-    for line, text in enumerate(read_text(path, max_bytes=max_bytes).splitlines(), start=1):
-        cells = parse_line(text, line)
+    for line, row in enumerate(text.splitlines(), start=1):
+        cells = parse_line(row, line)
         if not cells:
             continue
         names[cells[0]] = None
@@ -64,10 +70,27 @@ def read(
         draft.edge(cells[0], cells[1], line, size=size, ticks=time)
     if unweighted and weighted:
         raise InputError(f"line {unweighted}: the edge has no weight, but others have one")
-    default = ticks(op_time, "option op_time", "ticks")
     for name in names:
         draft.op(name, name, times={"*": times.get(name, default)})
     return draft.build()
+
+
+def _read_plain(draft: Draft, lines: list[str], weight: str, default: int) -> bool:
+    """Add the edges of a file of nothing but `u v` or `u v weight` at once; False where it is anything else."""
+    rows = [line.split() for line in lines]
+    widths = set(map(len, rows))
+    if len(widths) != 1 or not widths <= {2, 3}:
+        return False
+    sources, targets, *weights = zip(*rows, strict=True)
+    amounts = all_ticks(weights[0]) if weights else [0] * len(rows)
+    if amounts is None:
+        return False
+    given = {"sizes": amounts} if weights and weight == "bytes" else {"ticks": amounts}
+    numbers = range(1, len(rows) + 1)
+    draft.edges(sources, targets, numbers, **given)
+    names = list(dict.fromkeys(itertools.chain.from_iterable(zip(sources, targets, strict=True))))
+    draft.ops(names, range(len(names)), {"*": [default] * len(names)})
+    return True
 
 
 def parse_line(line: str, number: int) -> list[str]:

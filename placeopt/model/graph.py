@@ -252,35 +252,41 @@ def topological_order(
     target = consumer[by_source]
     pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))
     waiting = np.bincount(consumer, minlength=num_ops)
-    level = np.flatnonzero(waiting == 0)
-    order = []
-    while level.size:
-        order.append(level)
-        counts = pointer[level + 1] - pointer[level]
-        flat = np.repeat(pointer[level] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts) + np.arange(
-            counts.sum()
-        )
-        hit, times = np.unique(target[flat], return_counts=True)
-        waiting[hit] -= times
-        level = hit[waiting[hit] == 0]
-    done = np.concatenate(order) if order else np.zeros(0, dtype=np.int64)
-    if len(done) < num_ops:
-        raise InputError(f"the graph has a cycle: {_name_cycle(waiting, source, consumer, op_names)}")
-    return done.astype(np.int64)
+    depth = _depths(waiting.tolist(), pointer.tolist(), target.tolist())
+    if min(depth) < 0:
+        stuck = np.array(depth) < 0
+        raise InputError(f"the graph has a cycle: {_name_cycle(stuck, source, consumer, op_names)}")
+    return np.argsort(np.array(depth), kind="stable").astype(np.int64)
+
+
+def _depths(waiting: list[int], pointer: list[int], target: list[int]) -> list[int]:
+    """Return the number of edges of the longest path to every op, -1 on or behind a cycle (Kahn 1962).
+
+    Plain lists: the graph may be a chain of a million ops, where a step per level would take a minute in NumPy.
+    """
+    ready = [op for op, count in enumerate(waiting) if not count]
+    depth = [0] * len(waiting)
+    for op in ready:  # grows
+        further = depth[op] + 1
+        for other in target[pointer[op] : pointer[op + 1]]:
+            if depth[other] < further:
+                depth[other] = further
+            waiting[other] -= 1
+            if not waiting[other]:
+                ready.append(other)
+    return [-1 if count else d for d, count in zip(depth, waiting, strict=True)]
 
 
 def _name_cycle(
-    waiting: NDArray[np.int64], source: NDArray[np.int64], consumer: NDArray[np.int64], op_names: Sequence[str]
+    stuck: NDArray[np.bool_], source: NDArray[np.int64], consumer: NDArray[np.int64], op_names: Sequence[str]
 ) -> str:
     """Walk backwards among the ops that never became ready until one repeats."""
-    predecessor: dict[int, int] = {}
-    for u, v in zip(source.tolist(), consumer.tolist(), strict=True):
-        if waiting[u] > 0 and waiting[v] > 0:
-            predecessor.setdefault(v, u)
-    at, path = next(iter(predecessor)), []
+    inside = stuck[source] & stuck[consumer]
+    predecessor = dict(zip(consumer[inside].tolist(), source[inside].tolist(), strict=True))
+    at, path = next(iter(predecessor)), dict[int, int]()
     while at not in path:
-        path.append(at)
+        path[at] = len(path)
         at = predecessor[at]
-    cycle = path[path.index(at) :][::-1]
+    cycle = list(path)[path[at] :][::-1]
     names = [op_names[i] for i in cycle[:6]] + (["..."] if len(cycle) > 6 else []) + [op_names[cycle[0]]]
     return " -> ".join(names)
