@@ -64,7 +64,7 @@ def test_a_name_wins_over_an_index(tmp_path):
 def test_serialized_placements_and_results_are_read(tmp_path):
     """The JSON of a Result or a Placement is a placement file too."""
     placement = Placement(np.array([1, 0, 1]), np.array([0, 1, 2]))
-    result = Result("p", "s", placement, 9, 9, "load", "optimal", "proved", 1, 0.0, 0)
+    result = Result("problem", "s", placement, 9, 9, "load", "optimal", "proved", 1, 0.0, 0)
     for value in (placement, result):
         assert read_placement(serialize.save(value, tmp_path / "x.json"), problem()) == placement
 
@@ -132,3 +132,15 @@ def test_placements_that_do_not_fit_are_not_written(tmp_path):
     with pytest.raises(InputError, match=r"expected a device in 0\.\.1"):
         write_placement(tmp_path / "p.csv", problem(), Placement([0, 2, 0]))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [('"problem": "another"', "it is for problem 'another'"), ('"queue": "zz"', "expected fifo, priority, planned"),
+     ('"quue": "fifo"', "did you mean 'queue'")],
+)  # fmt: skip
+def test_a_placement_that_says_something_else_is_refused(extra, words, tmp_path):
+    """A placement of another problem, an unknown execution and an unknown key are one line each."""
+    path = write(tmp_path, f'{{"device": [1, 0, 1], {extra}}}')
+    with pytest.raises(InputError, match=words):
+        read_placement(path, problem())

@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.io.body import Body
+from placeopt.io.serialize import from_dict
 from placeopt.model.errors import InputError, nearest
 from placeopt.model.files import parse_json, read_text, write_text
 from placeopt.model.placement import Placement
+from placeopt.model.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from placeopt.model.problem import PlacementProblem
 
+JSON_KEYS = ("problem", "device", "priority", "queue")
+QUEUES = ("fifo", "priority", "planned", "")
 CSV_HEADERS = (["op", "device"], ["op", "device", "priority"])
 
 
@@ -85,12 +90,8 @@ def read_queue(path: str | Path) -> str | None:
     text = read_text(path, what="placement")
     if text.lstrip()[:1] != "{":
         return None
-    data = parse_json(text, f"placement '{path}'")
-    queue = data.get("queue") or None
-    if queue is not None and queue not in ("fifo", "priority", "planned"):
-        expected = "expected fifo, priority or planned"
-        raise InputError(f"placement '{path}': \"queue\": {expected}, received {queue!r:.40}")
-    return queue
+    where = f"placement '{path}'"
+    return _check_queue(parse_json(text, where), where) or None
 
 
 # --- JSON and CSV ---------------------------------------------------------------------------------------
@@ -102,6 +103,7 @@ def _from_json(data: Any, problem: PlacementProblem, where: str) -> Placement:
     if not isinstance(data, dict) or "device" not in data:
         found = f"the keys {', '.join(list(data)[:5])}" if isinstance(data, dict) else "a list"
         raise InputError(f'{where}: expected an object with "device": {{op: device}}, received {found}')
+    _check_names(data, problem, where)
     table = _Table(problem, where)
     for op, device in _pairs(data["device"], "device", where):
         table.add(op, device, f'"device" of op {op!r}')
@@ -110,6 +112,23 @@ def _from_json(data: Any, problem: PlacementProblem, where: str) -> Placement:
         for op, rank in _pairs(ranks, "priority", where):
             table.rank(op, rank, f'"priority" of op {op!r}')
     return table.placement(with_ranks=ranks is not None)
+
+
+def _check_names(data: dict[str, Any], problem: PlacementProblem, where: str) -> None:
+    """Refuse a placement of another problem, an unknown execution, and keys that mean nothing."""
+    Body(data, where).only(JSON_KEYS)
+    named = data.get("problem", problem.name)
+    if named != problem.name:
+        raise InputError(f"{where}: it is for problem '{named}', expected '{problem.name}'; "
+                         'change or remove "problem" if it is meant for this one')  # fmt: skip
+    _check_queue(data, where)
+
+
+def _check_queue(data: dict[str, Any], where: str) -> str | None:
+    queue = data.get("queue")
+    if queue is not None and queue not in QUEUES:
+        raise InputError(f"{where}: \"queue\": expected {', '.join(QUEUES)}, received {queue!r:.40}")
+    return queue
 
 
 def _pairs(value: Any, key: str, where: str) -> Iterable[tuple[Any, Any]]:
@@ -123,10 +142,11 @@ def _pairs(value: Any, key: str, where: str) -> Iterable[tuple[Any, Any]]:
 
 def _from_object(data: dict[str, Any], problem: PlacementProblem, where: str) -> Placement:
     """Take the placement out of a serialized Placement or Result."""
-    from placeopt.io.serialize import from_dict
-
     value = from_dict(data, where=where)
-    value = getattr(value, "solution", value)
+    if isinstance(value, Result):
+        if value.problem != problem.name:
+            raise InputError(f"{where}: it is for problem '{value.problem}', expected '{problem.name}'")
+        value = value.solution
     if not isinstance(value, Placement):
         raise InputError(f"{where}: {data['format']} holds no placement")
     if len(value.device) != problem.num_ops:
