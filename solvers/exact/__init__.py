@@ -22,8 +22,4 @@ SPECS: tuple[SolverSpec, ...] = (
           TARNAWSKI, "a second opinion beside cp-sat"),
     _spec("cp-sat", "exact.cp_sat:CpSat", ("makespan", "period", "latency"),
           "constraint programming: anytime, with a proven bound", "", "up to some hundred ops: proofs and good placements"),
-    _spec("lns", "search.lns:Lns", ("makespan",),
-          "re-optimise windows of the best placement with CP-SAT, for large problems",
-          "Shaw: Using constraint programming and local search methods to solve vehicle routing problems, CP 1998 (the idea)",
-          "improves a good placement of a large graph"),
 )

@@ -5,9 +5,14 @@ op; a literal "same device" per pair of items joined by a tensor; the makespan. 
 per tensor and destination, a start and one optional interval per source device on the channel of that
 pair.
 
-A coarse grid of `scale` ticks is allowed: every duration is rounded down. Rounding the starts of any fine
-schedule down gives a coarse schedule, because floor(a + b) >= floor(a) + floor(b); so `scale` times a
-bound of the coarse model bounds the fine one, and heads, tails and the horizon may be rounded down too.
+A coarse grid of `scale` ticks is allowed: every duration p is rounded down, p' = floor(p / scale). Proof that `scale`
+times a bound of the coarse model bounds the fine one: let every op and transfer of a fine schedule end at E' =
+floor(E / scale), so it starts at S' = E' - p' >= floor(S / scale), because floor(a + b) >= floor(a) + floor(b). What
+started at or after an end still does, and heads, tails and the horizon may be rounded down too. What lives from a to b
+lives from a' >= floor(a / scale) to b' = floor(b / scale); if it is alive in the coarse moment t then a < (t + 1) scale
+<= b, so it was alive in the fine moment (t + 1) scale - 1, like all others that are alive in t: peaks are no higher.
+(Rounding the starts down instead would let ops end before floor(E / scale), and uncontended transfers, which start with
+those ends, live longer than in the fine schedule.)
 """
 
 from __future__ import annotations
@@ -421,7 +426,8 @@ class MakespanModel:
         m = self.model
         device = self.relabel(schedule.device)
         for v in range(self.problem.num_ops):
-            m.add_hint(self.start[v], int(schedule.start[v]) // self.scale)
+            length = int(self.compute[v, device[v]])
+            m.add_hint(self.start[v], int(schedule.finish[v]) // self.scale - length)  # ends are rounded down
         done = set()
         for v, i in enumerate(self.item.tolist()):
             if i in done or len(self.on[i]) == 1:
@@ -437,14 +443,15 @@ class MakespanModel:
             m.add_hint(literal, int(first[i] == first[j]))
         sent = {}
         rows = zip(
-            schedule.transfer_tensor, schedule.transfer_destination, schedule.transfer_start, strict=True
-        )
-        for tensor, old, begin in rows:
+            schedule.transfer_tensor, schedule.transfer_destination, schedule.transfer_start,
+            schedule.transfer_finish, strict=True,
+        )  # fmt: skip
+        for tensor, old, begin, finish in rows:
             readers = self.problem.consumer[
                 self.problem.consumer_ptr[tensor] : self.problem.consumer_ptr[tensor + 1]
             ]
             new = int(device[readers[schedule.device[readers] == old][0]])
-            sent[int(tensor), new] = int(begin) // self.scale
+            sent[int(tensor), new] = int(finish) // self.scale - int(finish - begin) // self.scale
         for (t, e), variable in self.transfer_start.items():
             end = int(schedule.finish[self.problem.producer[t]]) // self.scale
             m.add_hint(variable, sent.get((t, e), end))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.makespan.evaluate import INFEASIBLE, best_queue
+from placeopt.makespan.evaluate import best_queue
 from placeopt.makespan.judge import placement_violations
-from placeopt.model.budget import Budget
-from placeopt.model.errors import InputError
+from placeopt.model.objective import INFEASIBLE
 from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
@@ -19,40 +19,15 @@ HEURISTICS = ("etf", "single-device", "edge-zeroing", "heft", "critical-path", "
 """Tried in this order: the first always gives something, the next ones win where communication is dear."""
 
 
-def warm_start(
-    problem: PlacementProblem, tracker: Tracker[Placement], *, seed: int, initial: Placement | None = None
-) -> None:
-    """Offer `initial` and the placements of the heuristics to the tracker until its time is up.
-
-    Raises
-    ------
-    InputError
-        If `initial` breaks a constraint of the problem.
-    """
-    if initial is not None:
-        offer_initial(problem, tracker, initial)
+def warm_start(problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    """Offer the placements of the heuristics to the tracker until its time is up."""
     for name in HEURISTICS:
         if tracker.stop():
             return
         seconds = None if tracker.budget.seconds is None else tracker.seconds_left / 4
-        result = make_solver(name).solve(problem, Budget(seconds=seconds, evaluations=50), seed=seed)
-        if result.solution is not None and result.objective is not None:
-            tracker.offer(result.objective, result.solution)
-
-
-def offer_initial(problem: PlacementProblem, tracker: Tracker[Placement], placement: Placement) -> None:
-    """Offer the placement that the caller handed over.
-
-    Raises
-    ------
-    InputError
-        If it breaks a constraint of the problem.
-    """
-    violations = placement_violations(problem, placement)
-    if violations:
-        more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
-        raise InputError(f"initial placement: {violations[0]}{more}; give a valid one or none")
-    offer(problem, tracker, placement)
+        result = run_part(tracker, make_solver(name), seconds=seconds, evaluations=50, adopt=False)
+        if result is not None and result.solution is not None:
+            tracker.offer(result.value, result.solution)
 
 
 def offer(problem: PlacementProblem, tracker: Tracker[Placement], placement: Placement) -> bool:

@@ -14,5 +14,15 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec("post", "search.cross_entropy:Post", "cross-entropy joined with proximal policy optimisation (2018)"),
     _spec("annealing", "search.annealing:Annealing", "simulated annealing with cluster and critical-path moves"),
     _spec("genetic", "search.genetic:Genetic", "memetic: group-wise crossover, local search on every child"),
+    SolverSpec(
+        "lns",
+        "placeopt.solvers.search.lns:Lns",
+        "placement",
+        ("makespan",),
+        "re-optimise windows of the best placement with CP-SAT, for large problems",
+        True,
+        "Shaw: Using constraint programming and local search methods to solve vehicle routing problems, CP 1998 (the idea)",
+        "improves a good placement of a large graph",
+    ),
     _spec("portfolio", "portfolio:Portfolio", "heuristics, search and large neighbourhood search on one incumbent"),
 )

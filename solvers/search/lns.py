@@ -15,81 +15,59 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from ortools.sat.python import cp_model
 
-from placeopt.model.errors import InputError
-from placeopt.solving.registry import require_objective
-from placeopt.solving.tracker import Tracker
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.evaluate import best_queue, evaluate
+from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
+from placeopt.model.interruptible import solve_interruptibly
+from placeopt.model.placement import Placement
+from placeopt.solvers.exact.warm_start import offer, warm_start
+from placeopt.solvers.search.window_model import Incumbent, WindowModel, arrival_delay, tails
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from numpy.random import Generator
     from numpy.typing import NDArray
 
-    from placeopt.makespan.bounds.analysis import Analysis
-    from placeopt.model.budget import Budget
-    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
-    from placeopt.solvers.search.window_model import Incumbent
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
 
 KINDS = ("time", "device-pair", "critical-path", "connected")
 
 
 @dataclass(frozen=True)
-class Lns:
+class Lns(SearchSolver):
     """Large neighbourhood search with CP-SAT subproblems; passes on the best combinatorial bound.
 
-    Attributes
+    An evaluation is a subproblem.
+
+    References
     ----------
-    effort : deterministic CP-SAT time of one subproblem (about seconds).
-    slice_ops : largest number of ops in a subproblem, free or not.
-    first_size : ops freed at first.
-    num_workers : CP-SAT threads per subproblem; 1 is reproducible.
+    P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems", CP 1998.
+    D. Godard, P. Laborie, W. Nuijten, "Randomized large neighborhood search for cumulative scheduling", ICAPS 2005.
     """
 
-    effort: float = 0.2
-    slice_ops: int = 300
-    first_size: int = 24
-    num_workers: int = 1
+    effort: float = option(0.2, low=1e-3, meaning="deterministic CP-SAT time of one subproblem (about seconds)")
+    slice_ops: int = option(300, low=2, meaning="largest number of ops in a subproblem, free or not")
+    first_size: int = option(24, low=2, meaning="ops freed at first")
+    num_workers: int = option(1, low=1, meaning="CP-SAT threads per subproblem; 1 is reproducible")
 
     name: ClassVar[str] = "lns"
+    endless: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        for key, low in (("effort", 1e-3), ("slice_ops", 2), ("first_size", 2), ("num_workers", 1)):
-            if not getattr(self, key) >= low:
-                raise InputError(f"lns: {key} must be at least {low}, received {getattr(self, key)}")
-
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
-        """Improve the best heuristic placement; an evaluation is a subproblem."""
-        from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-        from placeopt.makespan.bounds.feasibility import infeasible_reason
-        from placeopt.makespan.evaluate import finish
-        from placeopt.solvers.exact.warm_start import warm_start
-
-        require_objective(self.name, problem, ("makespan",))
-        tracker: Tracker[Placement] = Tracker(self.name, problem, budget, seed=seed, on_progress=on_progress)
-        reason = infeasible_reason(problem)
-        if reason:
-            tracker.stop_reason = "proved"
-            return tracker.result(status="infeasible", message=reason)
-        with tracker:
-            warm_start(problem, tracker, seed=seed, initial=initial)
-            analysis = Analysis(problem)
-            for name in COMBINATORIAL:
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Improve the best heuristic placement."""
+        warm_start(problem, tracker)
+        analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
+        for name in COMBINATORIAL:
+            if not tracker.stop():
                 tracker.raise_bound(analysis.run(name), name)
-            if tracker.solution is not None:
-                Search(self, problem, tracker, analysis).run()
         if tracker.solution is None:
-            return tracker.result(message="no placement was found within the memory limits to start from")
-        return finish(tracker)
+            tracker.message = "no placement was found within the memory limits to start from"
+        elif not tracker.stop():
+            WindowSearch(self, problem, tracker, analysis.relaxation.allowed).run()
 
 
 class Bandit:
@@ -113,29 +91,27 @@ class Bandit:
         self.size[kind] = float(np.clip(self.size[kind] * factor, 4, max(4, largest)))
 
 
-class Search:
+class WindowSearch:
     """The main loop and its window choices."""
 
     def __init__(
-        self, settings: Lns, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis
+        self, settings: Lns, problem: PlacementProblem, tracker: Tracker[Placement], allowed: NDArray[np.bool_]
     ) -> None:
-        from placeopt.solvers.exact.cp_sat import COARSE_HORIZON, common_unit
-
         self.settings, self.problem, self.tracker = settings, problem, tracker
         self.rng = np.random.default_rng(tracker.seed)
         self.item = problem.units.unit
         self.allowed = np.zeros((int(self.item.max()) + 1, problem.num_devices), dtype=np.bool_)
-        self.allowed[self.item] = analysis.relaxation.allowed
+        self.allowed[self.item] = allowed
         self.unit = common_unit(problem)
-        assert tracker.value is not None
-        if tracker.value // self.unit > COARSE_HORIZON:
+        if tracker.value is not None and tracker.value // self.unit > COARSE_HORIZON:
             self.unit = -(-tracker.value // COARSE_HORIZON)
         self.bandit = Bandit(KINDS, settings.first_size)
 
     def run(self, share: float = 1.0) -> None:
         """Free a window, re-optimise, keep what is not worse, learn; use `share` of the time left."""
         end = self.tracker.elapsed + share * self.tracker.seconds_left
-        assert self.tracker.solution is not None
+        if self.tracker.solution is None:
+            return
         now = self._incumbent(self.tracker.solution)
         stale = 0
         while not self.tracker.stop() and self.tracker.elapsed < end:
@@ -150,20 +126,12 @@ class Search:
                 if trial.makespan <= now.makespan:
                     gain = 1 - trial.makespan / max(1, now.makespan)
                     now = trial
-                self._offer(found)
+                offer(self.problem, self.tracker, found)
             stale = 0 if gain > 0 else stale + 1
             self.bandit.learn(kind, gain, solved, min(self.problem.num_ops, self.settings.slice_ops))
 
-    def _offer(self, placement: Placement) -> None:
-        from placeopt.solvers.exact.warm_start import offer
-
-        offer(self.problem, self.tracker, placement)
-
     def _incumbent(self, placement: Placement) -> Incumbent:
         """Execute the placement the best way and return its times."""
-        from placeopt.makespan.evaluate import best_queue, evaluate
-        from placeopt.solvers.search.window_model import Incumbent
-
         _, queue = best_queue(self.problem, placement)
         run = evaluate(self.problem, placement, queue, check=False)
         position = np.empty(self.problem.num_ops, dtype=np.int64)
@@ -236,8 +204,6 @@ class Search:
 
     def _critical_path(self, now: Incumbent) -> NDArray[np.int64]:
         """Walk back from the last end: each op waits for its device's previous op or for an input."""
-        from placeopt.solvers.search.window_model import arrival_delay
-
         ptr, source, tensor = self.problem.predecessors
         previous: dict[int, int] = {}
         last: dict[int, int] = {}
@@ -290,11 +256,6 @@ class Search:
         self, now: Incumbent, inside: NDArray[np.int64], free: NDArray[np.int64], compact: bool
     ) -> tuple[Placement | None, bool]:
         """Return (a placement that is not longer in the model, whether CP-SAT finished within its effort)."""
-        from ortools.sat.python import cp_model
-
-        from placeopt.model.placement import Placement
-        from placeopt.solvers.search.window_model import WindowModel, tails
-
         members = np.bincount(self.item, minlength=len(self.allowed))
         held = np.bincount(self.item[inside], minlength=len(self.allowed))
         items = {int(i) for i in self.item[free].tolist() if members[i] == held[i]}
@@ -318,12 +279,11 @@ class Search:
             return None, True
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.settings.num_workers
-        solver.parameters.catch_sigint_signal = False  # Ctrl-C reaches Python when this short solve ends
         solver.parameters.random_seed = int(self.rng.integers(2**31 - 1))
         solver.parameters.max_deterministic_time = self.settings.effort
         if math.isfinite(self.tracker.seconds_left):
             solver.parameters.max_time_in_seconds = max(0.01, self.tracker.seconds_left)
-        outcome = solver.solve(model.model)
+        outcome = solve_interruptibly(solver, model.model)
         solved = outcome in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
         if outcome not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None, solved

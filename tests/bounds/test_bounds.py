@@ -11,6 +11,11 @@ from random_problems import random_problem
 
 from placeopt.makespan.bounds import METHODS, bound
 from placeopt.makespan.bounds.analysis import Analysis
+from placeopt.makespan.bounds.communication import communication_bound, heads_tails
+from placeopt.makespan.bounds.critical_path import critical_path_bound
+from placeopt.makespan.bounds.energy import search_horizon
+from placeopt.makespan.bounds.load import load_bound
+from placeopt.makespan.bounds.relaxation import relax
 from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
@@ -154,8 +159,6 @@ def test_relabelling_devices_changes_nothing():
 
 def test_a_window_only_weakens(data):
     """Cutting the ancestors off at a window gives smaller heads, never larger ones."""
-    from placeopt.makespan.bounds.communication import heads_tails
-
     relaxation = Analysis(doppler(data, "llama_block")).relaxation
     full = heads_tails(relaxation)
     for window in (1, 10, 60):
@@ -198,3 +201,42 @@ def test_front_counts_parts_of_ops():
     assert bound(problem, methods=["front"], seconds=2).value <= 21
     two_classes = PlacementProblem.from_edges([[4, 8], [4, 8], [9, -1], [-1, 6]], [(0, 2, 5), (1, 3, 5)])
     assert bound(two_classes, methods=["load", "communication", "front"], seconds=2).value <= brute_force(two_classes)
+
+
+def test_an_op_without_length_at_the_end_of_the_horizon():
+    """The time-indexed grid holds an op of no length whose window is the horizon itself."""
+    problem = PlacementProblem.from_edges([[32, 32], [0, 0]], [(0, 1, 1)])
+    assert bound(problem, methods=["critical-path", "time-indexed-lp"]).value == 32
+
+
+def test_horizons_end_at_the_longest_schedule():
+    """Where every horizon is refuted the search ends at its limit, and the report calls the problem infeasible."""
+    assert search_horizon(lambda horizon: True, 5, 1000) == 1000
+    problem = PlacementProblem.from_edges([[3, 3], [4, 4]], [(0, 1, 2)])
+    analysis = Analysis(problem)
+    assert analysis.most == 3 + 4 + 2 + 1
+    assert not analysis.closed()
+    analysis.bounds["destructive"] = analysis.most
+    assert analysis.closed()
+
+
+def test_a_deadline_weakens_heads_only():
+    """Heads and tails computed after their deadline are those of the longest path, below the full ones."""
+    problem = random_layered(30, 3, 1)
+    relaxation = Analysis(problem).relaxation
+    full, cut = heads_tails(relaxation), heads_tails(relaxation, end=0.0)
+    assert (cut.head <= full.head).all()
+    assert (cut.tail <= full.tail).all()
+    assert communication_bound(cut) >= critical_path_bound(relaxation)
+
+
+def test_merged_devices_give_a_weaker_bound():
+    """One class of the fastest devices bounds the same problem, never higher."""
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        problem = random_problem(rng, max_ops=12, max_devices=4)
+        if bound(problem, 0.0).infeasible:
+            continue
+        plain, merged = relax(problem), relax(problem, merged=True)
+        assert communication_bound(heads_tails(merged)) <= communication_bound(heads_tails(plain))
+        assert load_bound(merged).value <= load_bound(plain).value

@@ -13,15 +13,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from exact_instances import brute_force, doppler, known_optima, random_layered
+from ortools.sat.python import cp_model
 from random_problems import random_problem
 
+from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
+from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.exact.cp_sat import CpSat
+from placeopt.solvers.exact.cp_sat import CpSat, configure
+from placeopt.solvers.exact.makespan_cp_sat import _record_infeasible
+from placeopt.solvers.exact.makespan_model import MakespanModel
+from placeopt.solving.tracker import Tracker
 
 sys.path.insert(0, str(Path(__file__).parent))
 from alternative_model import optimal_makespan
@@ -211,3 +217,44 @@ def test_ctrl_c_returns_the_incumbent():
         child.send_signal(signal.SIGINT)
         output = child.stdout.read()
     assert "interrupted True True" in output
+
+
+def test_ends_rounded_down_are_a_coarse_schedule():
+    """On a coarse grid the hint of a valid schedule is feasible, under peak memory and free transfers too."""
+    rng = np.random.default_rng(11)
+    tried = 0
+    while tried < 25:
+        n = int(rng.integers(3, 8))
+        edges = [(u, v, int(rng.integers(0, 9))) for v in range(n) for u in range(v) if rng.random() < 0.4]
+        device = rng.integers(0, 2, n)
+        loose = PlacementProblem.from_edges(
+            rng.integers(0, 9, (n, 2)), edges, tensor_bytes=rng.integers(1, 9, len(edges)), memory="peak"
+        )
+        run = evaluate(loose, device)
+        problem = loose.replace(capacity=np.maximum(1, run.peak_memory))
+        if not edges:
+            continue
+        tried += 1
+        model = MakespanModel(Analysis(problem), 0, run.makespan, scale=int(rng.integers(2, 7)))
+        model.hint(run.schedule)
+        solver = cp_model.CpSolver()
+        solver.parameters.fix_variables_to_their_hinted_value = True
+        solver.parameters.num_workers = 1
+        assert solve_interruptibly(solver, model.model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+
+
+def test_evaluations_alone_limit_the_search():
+    """Without a time limit, a limit of conflicts bounds CP-SAT's deterministic time as well."""
+    solver, tracker = cp_model.CpSolver(), Tracker("cp-sat", PlacementProblem.from_edges([[1]], []), Budget(evaluations=100))
+    configure(solver, CpSat(), tracker)
+    assert solver.parameters.max_number_of_conflicts == 100
+    assert solver.parameters.max_deterministic_time <= 10
+
+
+def test_a_bound_above_the_incumbent_is_kept():
+    """A refuted horizon above the incumbent is not cut to its value, so that the contradiction surfaces."""
+    problem = PlacementProblem.from_edges([[5]], [])
+    tracker = Tracker("cp-sat", problem, Budget(seconds=1))
+    tracker.offer(5, Placement(np.zeros(1, dtype=np.int64)))
+    _record_infeasible(tracker, 7, 1)
+    assert tracker.lower_bound == 8

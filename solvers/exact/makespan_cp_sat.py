@@ -1,0 +1,189 @@
+"""The makespan by CP-SAT: heuristics, bounds, then the whole model and windows of it.
+
+The order of work makes every time limit useful: heuristics give an incumbent in milliseconds,
+combinatorial bounds may already prove it, and CP-SAT then improves both from a complete hint, within
+start-time domains that the communication-aware heads and tails cut down.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from ortools.sat.python import cp_model
+
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.bounds.front import front_bound
+from placeopt.makespan.evaluate import best_queue, evaluate
+from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
+from placeopt.model.interruptible import solve_interruptibly
+from placeopt.solvers.exact.cp_sat import CpSat, configure
+from placeopt.solvers.exact.makespan_model import MakespanModel
+from placeopt.solvers.exact.warm_start import offer, warm_start
+from placeopt.solvers.search.lns import Lns, WindowSearch
+
+if TYPE_CHECKING:
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.solving.tracker import Tracker
+
+PROBE_SECONDS, PROBE_SHARES = 20.0, (0.06, 0.2)
+"""Time for horizons at the lower bound, before and after the bound by fronts: seconds at most, and shares of the time left."""
+
+FRONT_SECONDS, FRONT_SHARE = 20.0, 0.2
+"""Time for the bound by fronts."""
+
+FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
+"""Shares of the time left for a first run of the whole model, and then for windows (`lns`)."""
+
+LADDER = ((2**12, 0.15), (2**16, 0.25))
+"""Coarse grids to search first: (units in the horizon, share of the time left)."""
+
+
+def search_makespan(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    """Start from the heuristics and the combinatorial bounds; then run CP-SAT until the budget ends."""
+    if settings.warm_start:
+        warm_start(problem, tracker)
+    analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
+    for name in COMBINATORIAL:
+        if tracker.stop():
+            return
+        tracker.raise_bound(analysis.run(name), name)
+    if not tracker.stop():
+        _search_whole(settings, problem, tracker, analysis)
+
+
+def _search_whole(
+    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis
+) -> None:
+    """Run CP-SAT on the whole problem until the tracker's budget ends.
+
+    First the horizon is set to the lower bound itself: the start-time domains are then so tight that
+    CP-SAT often finds a schedule, or refutes the horizon and thereby raises the bound, in seconds. Then
+    long horizons are searched on coarse grids: with few distinct times the shape of a good schedule is
+    found many times faster, and the next finer grid starts from it.
+    """
+    unit, serial = common_unit(problem), max(1, analysis.relaxation.serial)
+    exact = unit if serial // unit <= COARSE_HORIZON else 0
+    if exact and tracker.value is not None:
+        for turn, share in enumerate(PROBE_SHARES):
+            before = tracker.lower_bound
+            if turn == 1 and tracker.budget.evaluations is None and not tracker.stop():
+                _raise_by_fronts(settings, tracker, analysis)
+            if turn == 0 or tracker.lower_bound > before:
+                _probe(settings, problem, tracker, analysis, unit, share)
+    upper = serial if tracker.value is None else tracker.value
+    for horizon, share in LADDER:
+        if upper // unit > 8 * horizon and not tracker.stop():
+            scale = -(-upper // horizon)
+            _solve_on_grid(settings, problem, tracker, analysis, scale, share)
+            upper = upper if tracker.value is None else tracker.value
+    scale = exact or -(-upper // COARSE_HORIZON)
+    if math.isfinite(tracker.seconds_left) and tracker.budget.evaluations is None and not tracker.stop():
+        # what the whole model does not solve soon gains most from windows; the bound is pursued at the end
+        closed = _solve_on_grid(settings, problem, tracker, analysis, scale, FIRST_SHARE)
+        if tracker.solution is not None and not closed and not tracker.stop():
+            WindowSearch(Lns(), problem, tracker, analysis.relaxation.allowed).run(share=WINDOW_SHARE)
+        if closed:
+            return
+    if not tracker.stop():
+        closed = _solve_on_grid(settings, problem, tracker, analysis, scale, 1.0)
+        if not closed and not tracker.stop() and math.isfinite(tracker.seconds_left):
+            tracker.stop_reason = "time"  # CP-SAT stops a moment before the clock does
+
+
+def _raise_by_fronts(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
+    end = time.perf_counter() + min(FRONT_SECONDS, FRONT_SHARE * tracker.seconds_left)
+    value = front_bound(
+        analysis.relaxation, analysis.heads, analysis.load.weights, tracker.lower_bound, end, tracker.value,
+        settings.num_workers,
+    )  # fmt: skip
+    tracker.raise_bound(value, "front")
+
+
+def _probe(
+    settings: CpSat,
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    analysis: Analysis,
+    unit: int,
+    part: float,
+) -> None:
+    """Destructive improvement: search horizons just above the bound, in growing steps, until one is not decided."""
+    seconds = min(PROBE_SECONDS, part * tracker.seconds_left)
+    end, step = tracker.elapsed + seconds, 0
+    while not tracker.stop() and tracker.value is not None and tracker.elapsed < end:
+        bound = tracker.lower_bound
+        horizon = min(bound + step, tracker.value - 1)
+        share = (
+            (end - tracker.elapsed) / max(1e-9, tracker.seconds_left) if math.isfinite(end) else part
+        )
+        _solve_on_grid(settings, problem, tracker, analysis, unit, min(1.0, share), horizon)
+        if tracker.lower_bound <= horizon:
+            return
+        step = max(2 * step, bound // 500, 1)
+
+
+def _solve_on_grid(
+    settings: CpSat,
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    analysis: Analysis,
+    scale: int,
+    share: float,
+    horizon: int | None = None,
+) -> bool:
+    """Solve with one unit of model time per `scale` ticks, using at most `share` of the time left.
+
+    Returns whether CP-SAT has nothing left to do on the exact grid, or the problem has no solution.
+
+    `horizon` (ticks) excludes longer schedules; by default those that are longer than the incumbent.
+    """
+    exact = scale == common_unit(problem)
+    upper = horizon
+    if upper is None:
+        upper = max(1, analysis.relaxation.serial) if tracker.value is None else tracker.value
+    model = MakespanModel(analysis, tracker.lower_bound, upper, scale)
+    if tracker.solution is not None and horizon is None:
+        _, queue = best_queue(problem, tracker.solution)
+        model.hint(evaluate(problem, tracker.solution, queue).schedule)
+    solver = cp_model.CpSolver()
+    configure(solver, settings, tracker, share)
+    target = tracker.lower_bound // scale
+
+    class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+        """Re-evaluate every solution and stop when the incumbent meets the bound or the target."""
+
+        def on_solution_callback(self) -> None:
+            offer(problem, tracker, model.decode(self.value))
+            if tracker.stop() or (not exact and round(self.objective_value) <= target):
+                self.stop_search()
+
+    def on_bound(value: float) -> None:
+        # The callback reports a float; only what it proves for sure is kept until the exact value is known.
+        safe = math.floor(value * (1 - 1e-9)) - 1
+        tracker.raise_bound(safe * scale, "cp-sat")
+        if tracker.stop():
+            solver.stop_search()
+
+    solver.best_bound_callback = on_bound
+    outcome = solve_interruptibly(solver, model.model, Watch())
+    tracker.count(max(1, int(solver.num_conflicts)))
+    if outcome == cp_model.INFEASIBLE:
+        _record_infeasible(tracker, upper, scale)
+        return tracker.solution is None
+    if outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        tracker.raise_bound(int(solver.response_proto.inner_objective_lower_bound) * scale, "cp-sat")
+    proved = bool(outcome == cp_model.OPTIMAL and exact)
+    if proved and tracker.value is not None and tracker.value > tracker.lower_bound:
+        tracker.message = "the optimal schedule orders transfers in a way that no priorities express"
+    return proved
+
+
+def _record_infeasible(tracker: Tracker[Placement], upper: int, scale: int) -> None:
+    """No schedule of at most `upper` ticks: the problem has none at all, or the bound is above that."""
+    if tracker.solution is None:
+        tracker.infeasible("no placement meets compatibility, colocation and the memory capacities together")
+    else:  # even the rounded-down problem has no schedule of upper // scale units
+        tracker.raise_bound((upper // scale + 1) * scale, "cp-sat")
