@@ -71,15 +71,23 @@ def _relaxation(problem: PipelineProblem, left_out: NDArray[np.bool_]) -> Relaxa
     into: list[list[tuple[int, int]]] = [[] for _ in span]
     for u, v, gap in edges:
         into[v].append((u, gap))
-    for v in problem.topological_order.tolist():
+    order = problem.topological_order.tolist()
+    for v in order:
         head[v] = max((head[u] + gap for u, gap in into[v]), default=0)
-    for v in problem.topological_order[::-1].tolist():
+    for v in order[::-1]:
         for u, gap in into[v]:
             tail[u] = max(tail[u], gap - span[u] + span[v] + tail[v])
     limited = np.flatnonzero(problem.limited & (problem.capacity > 0)).tolist()
-    occupied = {
-        d: _least_residence(problem.memory[:, d], edges) + freed_while_running(problem.memory[:, d], span) for d in limited
-    }
+    occupied = {}
+    for d in limited:
+        memory = problem.memory[:, d]
+        changing = np.flatnonzero(memory).tolist()
+        if len(changing) == 2:  # one block allocates what the other frees
+            first, last = sorted(changing, key=lambda i: memory[i], reverse=True)
+            least = int(memory[first]) * _longest_path(first, last, order, into)
+        else:
+            least = _least_residence(memory, edges)
+        occupied[d] = least + freed_while_running(memory, span)
     return Relaxation(problem, int(problem.span[left_out].sum()), span, edges, head, tail, occupied)
 
 
@@ -138,6 +146,16 @@ def _least_residence(memory: NDArray[np.int64], edges: tuple[tuple[int, int, int
     return max(0, sum(units * edges[e][2] for e, units in zip(carrying, flow, strict=True)))
 
 
+def _longest_path(source: int, target: int, order: list[int], into: list[list[tuple[int, int]]]) -> int:
+    """Return the longest way from the start of one block to that of another, 0 if there is none."""
+    distance = {source: 0}
+    for v in order:
+        ways = [distance[u] + gap for u, gap in into[v] if u in distance]
+        if ways:
+            distance[v] = max(ways)
+    return distance.get(target, 0)
+
+
 def _flow_on_forest(supply: list[int], edges: list[tuple[int, int]]) -> list[int] | None:
     """Return the only flow on the edges of a forest that takes away every node's supply, None if there is none >= 0."""
     at_node: dict[int, list[int]] = {}
@@ -174,6 +192,7 @@ def best_bound(problem: PipelineProblem) -> tuple[Fraction, str]:
     return bounds[method], method
 
 
+@lru_cache(maxsize=64)
 def makespan_bound(problem: PipelineProblem, micro_batches: int) -> int:
     """Return a bound on the makespan of n micro-batches in ticks.
 

@@ -30,10 +30,26 @@ if TYPE_CHECKING:
     from placeopt.schedules.solution import Repetend
 
 
-def complete(problem: PipelineProblem, repetend: Repetend, micro_batches: int) -> NDArray[np.int64]:
-    """Return the starts of `micro_batches` micro-batches, shape (micro_batches, num_blocks) ticks."""
+DISPATCHES_PER_SECOND = 10_000_000
+"""Greedy passes over one ready instance in a second: how many passes a time limit allows is counted, not measured."""
+
+
+def affordable_passes(problem: PipelineProblem, micro_batches: int, seconds: float) -> float:
+    """Return how many greedy passes over all instances take about `seconds`: each looks at all that are ready."""
+    return seconds * DISPATCHES_PER_SECOND / (len(problem.device) * micro_batches**2)
+
+
+def complete(
+    problem: PipelineProblem, repetend: Repetend, micro_batches: int, seconds: float = float("inf")
+) -> NDArray[np.int64]:
+    """Return the starts of `micro_batches` micro-batches, shape (micro_batches, num_blocks) ticks.
+
+    Without the time for the greedy variants, the pattern is unrolled and shifted left.
+    """
     unrolled = repetend.unroll(micro_batches)
     best = compact(problem, unrolled)
+    if affordable_passes(problem, micro_batches, seconds) < 6:
+        return best
     for rank in (unrolled, unrolled + problem.span[None, :]):
         greedy = dispatch(problem, rank)
         if greedy is not None and makespan(problem, greedy) < makespan(problem, best):

@@ -35,9 +35,9 @@ def pipeline_violations(problem: PipelineProblem, start: ArrayLike) -> list[str]
     for j, row in enumerate(rows):
         found += [f"block '{problem.block_names[i]}' of micro-batch {j} starts at {at}, before time 0"
                   for i, at in enumerate(row) if at < 0]  # fmt: skip
-        found += _precedence_violations(problem, row, j)
-    for d in range(problem.num_devices):
-        runs = sorted(_runs(problem, rows, d))
+    found += _precedence_violations(problem, rows)
+    for d, unordered in _runs(problem, rows):
+        runs = sorted(unordered)
         for (begin, span, i, j), (after, _, other, k) in itertools.pairwise(runs):
             if after < begin + span:
                 found.append(
@@ -66,10 +66,8 @@ def pattern_violations(problem: PipelineProblem, period: int, start: ArrayLike) 
     found = _shape_violations(problem, rows)
     if found or period < 1:
         return found or [f"the pattern repeats every {period} ticks; expected at least 1"]
-    for q, row in enumerate(rows):
-        found += _precedence_violations(problem, row, q)
-    for d in range(problem.num_devices):
-        runs = list(_runs(problem, rows, d))
+    found += _precedence_violations(problem, rows)
+    for d, runs in _runs(problem, rows):
         found += _overlaps_modulo(problem, period, d, runs)
         # When a repetition begins, an instance that starts k repetitions late has run k times less often.
         held = -sum(int(problem.memory[i, d]) * (at // period) for at, _, i, _ in runs)
@@ -106,25 +104,31 @@ def _shape_violations(problem: PipelineProblem, rows: Sequence[Sequence[int]]) -
             for j, row in enumerate(rows) if len(row) != problem.num_blocks][:1]  # fmt: skip
 
 
-def _precedence_violations(problem: PipelineProblem, row: Sequence[int], micro_batch: int) -> Iterator[str]:
-    for i, at in enumerate(row):
-        for before, lag in problem.predecessors_of(i):
-            ready = row[before] + int(problem.span[before]) + lag
-            if at < ready:
+def _precedence_violations(
+    problem: PipelineProblem, rows: Sequence[Sequence[int]]
+) -> Iterator[str]:
+    waits = [(before, i, int(problem.span[before]) + lag)
+             for i in range(problem.num_blocks) for before, lag in problem.predecessors_of(i)]  # fmt: skip
+    for j, row in enumerate(rows):
+        for before, i, ticks in waits:
+            if row[i] < row[before] + ticks:
                 yield (
-                    f"block '{problem.block_names[i]}' of micro-batch {micro_batch} starts at {at}, but its predecessor "
-                    f"'{problem.block_names[before]}' delivers at {ready}"
+                    f"block '{problem.block_names[i]}' of micro-batch {j} starts at {row[i]}, but its predecessor "
+                    f"'{problem.block_names[before]}' delivers at {row[before] + ticks}"
                 )
 
 
 def _runs(
-    problem: PipelineProblem, rows: Sequence[Sequence[int]], device: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (start, span, block, micro-batch) of everything that runs on a device."""
-    here = [i for i in range(problem.num_blocks) if device in problem.devices_of(i).tolist()]
-    for j, row in enumerate(rows):
-        for i in here:
-            yield row[i], int(problem.span[i]), i, j
+    problem: PipelineProblem, rows: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, list[tuple[int, int, int, int]]]]:
+    """Yield every device with the (start, span, block, micro-batch) of everything that runs on it."""
+    here: list[list[int]] = [[] for _ in range(problem.num_devices)]
+    for i in range(problem.num_blocks):
+        for device in problem.devices_of(i).tolist():
+            here[device].append(i)
+    spans = problem.span.tolist()
+    for device, blocks in enumerate(here):
+        yield device, [(row[i], spans[i], i, j) for j, row in enumerate(rows) for i in blocks]
 
 
 def _overlaps_modulo(

@@ -33,6 +33,9 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.schedules.solution import PipelineSchedule, Repetend
     from placeopt.solving.tracker import Tracker
@@ -73,7 +76,7 @@ class RepetendSolver(SearchSolver):
             tracker.message = "no repeating pattern found in time; allow more seconds"
             return
         size_bound = Fraction(best.low, best.pattern.size)
-        offer_pattern(problem, tracker, best.pattern, complete(problem, best.pattern, problem.micro_batches), size_bound)
+        offer_pattern(problem, tracker, best.pattern, _completed(problem, best.pattern, tracker), size_bound)
         if tracker.value == best.pattern.per_micro_batch:
             self._shorten(problem, tracker, best.pattern, size_bound)
 
@@ -113,7 +116,7 @@ class RepetendSolver(SearchSolver):
             )
             if other is None:
                 continue
-            start = complete(problem, other, problem.micro_batches)
+            start = _completed(problem, other, tracker)
             offer_pattern(problem, tracker, other, start, size_bound)
             if makespan(problem, start) <= target:
                 return
@@ -133,6 +136,10 @@ class RepetendSolver(SearchSolver):
             words = "is proved impossible" if status == "infeasible" else "was not found in time; allow more seconds"
             tracker.message = f"a {wanted} {words}"
             return
-        offer_pattern(problem, tracker, pattern, complete(problem, pattern, problem.micro_batches))
+        offer_pattern(problem, tracker, pattern, _completed(problem, pattern, tracker))
         proof = ", proved least" if status == "optimal" else ""
         tracker.message = f"latency {pattern.latency(problem.span)} ticks at a {wanted}{proof}"
+
+
+def _completed(problem: PipelineProblem, pattern: Repetend, tracker: Tracker[PipelineSchedule]) -> NDArray[np.int64]:
+    return complete(problem, pattern, problem.micro_batches, tracker.seconds_left)

@@ -73,7 +73,7 @@ class TesselSolver(SearchSolver):
         if best is None:
             tracker.message = "no repetend found in time; allow more seconds"
         else:
-            offer_pattern(problem, tracker, best, complete(problem, best, problem.micro_batches))
+            offer_pattern(problem, tracker, best, complete(problem, best, problem.micro_batches, tracker.seconds_left))
 
 
 class _AssignmentModel:

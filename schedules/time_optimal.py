@@ -24,7 +24,7 @@ from ortools.sat.python import cp_model
 
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.schedules.bounds import makespan_bound
-from placeopt.schedules.completion import justify
+from placeopt.schedules.completion import affordable_passes, justify
 from placeopt.schedules.evaluate import compact, dispatch, makespan
 from placeopt.schedules.incumbent import offer_schedule, prove_first
 from placeopt.schedules.period_search import greedy_pattern
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
     from placeopt.schedules.problem import PipelineProblem
     from placeopt.solving.tracker import Tracker
+
+INSTANCES_PER_SECOND, PAIRS_PER_SECOND = 4000, 50_000
+"""Instances (times devices), and pairs of changes of a device's memory, that CP-SAT reads in a second."""
 
 EXACT_FLOAT = 2.0**53
 """Below it the bound of CP-SAT, a whole number of ticks given as a float, is exact."""
@@ -57,11 +60,12 @@ class TimeOptimalSolver(SearchSolver):
         if not prove_first(problem, tracker):
             return
         n = problem.micro_batches
-        best = _greedy(problem, n) if tracker.solution is None else tracker.solution.start
+        best = _greedy(problem, n, tracker.seconds_left) if tracker.solution is None else tracker.solution.start
         bound = makespan_bound(problem, n)
         if best is not None:
             _offer_shorter(tracker, PipelineSchedule(problem, best))
-        if best is None or makespan(problem, best) > bound:
+        fits = _model_seconds(problem, n) <= tracker.seconds_left
+        if fits and (best is None or makespan(problem, best) > bound):
             horizon = n * int(problem.span.sum() + problem.lag.sum()) if best is None else makespan(problem, best)
             model = _MakespanModel(problem, horizon, bound, best)
             bound = max(bound, model.solve(tracker, self.num_workers))
@@ -82,12 +86,21 @@ def _offer_shorter(tracker: Tracker[PipelineSchedule], schedule: PipelineSchedul
     offer_schedule(tracker, schedule)
 
 
-def _greedy(problem: PipelineProblem, micro_batches: int) -> NDArray[np.int64] | None:
+def _model_seconds(problem: PipelineProblem, micro_batches: int) -> float:
+    """Estimate the seconds until CP-SAT begins its search; it does not look at the clock before."""
+    changes = (problem.memory != 0).sum(axis=0)[problem.limited] * micro_batches
+    pairs = int((changes[changes > 2 * micro_batches] ** 2).sum())
+    return micro_batches * len(problem.device) / INSTANCES_PER_SECOND + pairs / PAIRS_PER_SECOND
+
+
+def _greedy(problem: PipelineProblem, micro_batches: int, seconds: float) -> NDArray[np.int64] | None:
     """Return a schedule to start from: greedy with backward passes first, or one micro-batch after another."""
+    pattern = greedy_pattern(problem, 1)
+    if affordable_passes(problem, micro_batches, seconds) < 14:
+        return None if pattern is None else compact(problem, pattern.unroll(micro_batches))
     forward = np.array([kind == "F" for kind in problem.kind], dtype=np.int64) * micro_batches
     rank = np.arange(micro_batches, dtype=np.int64)[:, None]
     found = [dispatch(problem, rank + forward[None, :]), dispatch(problem, rank + 0 * forward[None, :])]
-    pattern = greedy_pattern(problem, 1)
     if pattern is not None:
         found.append(compact(problem, pattern.unroll(micro_batches)))
     good = [np.sort(justify(problem, start), axis=0) for start in found if start is not None]
