@@ -28,6 +28,7 @@ from urllib.parse import parse_qsl
 
 from placeopt.model.errors import InputError
 from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.solving.options import check_options, option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,38 +39,22 @@ MAX_DEVICES = 256
 
 @dataclass(frozen=True)
 class ShapeOptions:
-    """What a shape is made of; times are ticks.
+    """What a shape is made of; times are ticks."""
 
-    Attributes
-    ----------
-    forward, backward, tensor : spans of F, B and tensor-parallel blocks.
-    split : cut B into I and W.
-    input, weight : spans of I and W; 0 means backward - weight, and half of backward rounded down (at least 1).
-    lag : communication between blocks that have no device in common.
-    chunks, waves : stages per device of `interleaved`; waves of `wave`.
-    """
-
-    devices: int = 4
-    forward: int = 1
-    backward: int = 3
-    tensor: int = 1
-    mode: str = "train"
-    split: bool = False
-    input: int = 0
-    weight: int = 0
-    lag: int = 0
-    chunks: int = 2
-    waves: int = 1
+    devices: int = option(4, low=1, high=MAX_DEVICES, meaning="number of devices")
+    forward: int = option(1, low=1, meaning="span of a forward block")
+    backward: int = option(3, low=1, meaning="span of a backward block")
+    tensor: int = option(1, low=1, meaning="span of a tensor-parallel block")
+    mode: str = option("train", choices=MODES, meaning="train, or infer for the forward blocks only")
+    split: bool = option(False, meaning="cut B into I and W")
+    input: int = option(0, low=0, meaning="span of I; 0 for backward - weight")
+    weight: int = option(0, low=0, meaning="span of W; 0 for half of backward, rounded down (at least 1)")
+    lag: int = option(0, low=0, meaning="communication between blocks that have no device in common")
+    chunks: int = option(2, low=1, meaning="stages per device of interleaved")
+    waves: int = option(1, low=1, meaning="waves of wave")
 
     def __post_init__(self) -> None:
-        for key, low in (("devices", 1), ("forward", 1), ("backward", 1), ("tensor", 1), ("input", 0), ("weight", 0),
-                         ("lag", 0), ("chunks", 1), ("waves", 1)):  # fmt: skip
-            if getattr(self, key) < low:
-                raise InputError(f"shape option {key}: expected at least {low}, received {getattr(self, key)}")
-        if self.devices > MAX_DEVICES:
-            raise InputError(f"shape option devices: expected at most {MAX_DEVICES}, received {self.devices}")
-        if self.mode not in MODES:
-            raise InputError(f"shape option mode: expected train or infer, received '{self.mode}'")
+        check_options(self, "shape")
         if self.split and self.backward < 2 and not (self.input and self.weight):
             raise InputError("shape option split: needs backward >= 2, or the spans input and weight")
 
