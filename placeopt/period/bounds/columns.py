@@ -12,9 +12,9 @@ It is cured by a root: some node of S has the largest price in S. With that node
 out the relaxation is tight, and most roots need one linear program. Only sets above the threshold
 (sum p - others) / n_g matter, so every subproblem is a yes-or-no question.
 
-The linear and integer programs are solved in floating point; every threshold is lowered by 1e-5 of its value
-and every limit raised by as much, well above the solver's tolerances. What that margin leaves open below a
-known solution is settled with integer prices by CP-SAT, without a margin.
+The linear and integer programs are solved in floating point, with every threshold lowered by 1e-5 of its value and
+every limit raised by as much; they only say which prices to try. What they refute counts once CP-SAT has refuted it
+with integer prices, without a margin.
 """
 
 from __future__ import annotations
@@ -200,16 +200,17 @@ class ColumnBound:
         paying = [g for g in range(len(caps)) if self.model.weight[:, g].any()] or [0]
         g = max(paying, key=lambda h: (float(self.model.type_counts[h]) * caps[h], -h))
         threshold = self._threshold(g, prices, caps)
-        if self._exact:
+        found = None
+        if self._exact or threshold > caps[g]:
             found = self._exactly_above(g, limit, prices)
             return None if found is None else (g, found)
-        if threshold > caps[g]:
-            return None
         # At a threshold of 0 or less even the empty set is dear enough: these prices refute nothing.
         least = _MARGIN * float(prices.sum())
         found = self._above(g, limit, prices, max(threshold, least))
         if found is None and threshold < least:
             raise _UndecidedError
+        if found is None:  # so far a claim of floating-point arithmetic
+            found = self._exactly_above(g, limit, prices)
         return None if found is None else (g, found)
 
     def _exactly_above(self, g: int, limit: int, prices: NDArray[np.float64]) -> NDArray[np.bool_] | None:
