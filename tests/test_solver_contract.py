@@ -28,7 +28,7 @@ from placeopt.model.objective import objective_of
 from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.result import Result
-from placeopt.schedules.problem import load_pipeline
+from placeopt.schedules.sources import load_pipeline
 from placeopt.solvers.heuristics.repair import pack
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.bound import bound
