@@ -58,10 +58,10 @@ def _mark_free(free_at, now, free):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _all_in(jobs, row, marked):  # type: ignore[no-untyped-def]
+def _all_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     """Whether every server of a block is marked."""
-    for k in range(jobs.server_ptr[row], jobs.server_ptr[row + 1]):
-        if not marked[jobs.server[k]]:
+    for k in range(server_ptr[row], server_ptr[row + 1]):
+        if not marked[server[k]]:
             return False
     return True
 
@@ -72,21 +72,21 @@ def _first_fit(jobs, size, need, free, memory):  # type: ignore[no-untyped-def]
     if size + 1 >= len(jobs.size_ptr):
         return -1
     for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
-        if not _all_in(jobs, row, free):
+        if not _all_in(jobs.server_ptr, jobs.server, row, free):
             continue
-        fits = True
-        for k in range(jobs.server_ptr[row], jobs.server_ptr[row + 1]):
-            fits &= memory[jobs.server[k]] >= need
-        if fits:
+        k, end = jobs.server_ptr[row], jobs.server_ptr[row + 1]
+        while k < end and memory[jobs.server[k]] >= need:
+            k += 1
+        if k == end:
             return row
     return -1
 
 
 @njit(cache=True, nogil=True)
-def _mark(jobs, row, marks, value):  # type: ignore[no-untyped-def]
+def _mark(server_ptr, server, row, marks, value):  # type: ignore[no-untyped-def]
     """Mark, or unmark, the servers of a block."""
-    for k in range(jobs.server_ptr[row], jobs.server_ptr[row + 1]):
-        marks[jobs.server[k]] = value
+    for k in range(server_ptr[row], server_ptr[row + 1]):
+        marks[server[k]] = value
 
 
 @njit(cache=True, nogil=True)
@@ -103,8 +103,8 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
     if jobs.whole:
         size = jobs.degrees[d]
         for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
-            if _all_in(jobs, row, work.free):
-                _mark(jobs, row, held, True)
+            if _all_in(jobs.server_ptr, jobs.server, row, work.free):
+                _mark(jobs.server_ptr, jobs.server, row, held, True)
                 return True
         return False
     op_servers, memory = work.op_servers, work.memory
@@ -145,7 +145,7 @@ def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
         if 2 * size < jobs.degrees[-1]:
             continue
         for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
-            if not _all_in(jobs, row, work.free):
+            if not _all_in(jobs.server_ptr, jobs.server, row, work.free):
                 continue
             total += 1
             for k in range(jobs.server_ptr[row], jobs.server_ptr[row + 1]):
@@ -167,7 +167,7 @@ def _choose_feasible(jobs, policy, job, work):  # type: ignore[no-untyped-def]
         d = policy.order[job.model, position]
         if d < 0 or position >= best_score:
             break
-        if jobs.width[job.model, d] > job.num_free or not _in_time(jobs, job, d):
+        if jobs.width[job.model, d] > job.num_free or not _in_time(jobs.jct, job, d):
             continue
         if not _place(jobs, job.model, d, work):
             continue
@@ -181,9 +181,9 @@ def _choose_feasible(jobs, policy, job, work):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _in_time(jobs, job, d):  # type: ignore[no-untyped-def]
+def _in_time(jct, job, d):  # type: ignore[no-untyped-def]
     """Whether a job split with degree `d` fits an empty cluster and meets its deadline."""
-    return 0 <= jobs.jct[job.model, d] <= job.deadline
+    return 0 <= jct[job.model, d] <= job.deadline
 
 
 @njit(cache=True, nogil=True)
@@ -246,7 +246,7 @@ def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: 
         taken[:] = False
         if position < policy.candidates.shape[1]:
             d = policy.candidates[job.model, position]
-            if d < 0 or not _in_time(jobs, job, d):
+            if d < 0 or not _in_time(jobs.jct, job, d):
                 continue
             _mark_free(free_at, job.now, work.free)
             if not _place(jobs, job.model, d, work) or job.now + jobs.jct[job.model, d] > horizon:
@@ -273,9 +273,9 @@ def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
     packed = 0
     # a block taken spoils earlier ones only, so that one pass does
     for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
-        if _all_in(jobs, row, work.room):
+        if _all_in(jobs.server_ptr, jobs.server, row, work.room):
             packed += size
-            _mark(jobs, row, work.room, False)
+            _mark(jobs.server_ptr, jobs.server, row, work.room, False)
     return packed
 
 
@@ -290,7 +290,7 @@ def _features(jobs, policy, job, free_at, phi, valid, work):  # type: ignore[no-
     num_degrees = len(jobs.degrees)
     phi[:] = 0.0
     for d in range(num_degrees):
-        valid[d] = jobs.width[job.model, d] <= job.num_free and _in_time(jobs, job, d)
+        valid[d] = jobs.width[job.model, d] <= job.num_free and _in_time(jobs.jct, job, d)
         if valid[d]:
             _mark_free(free_at, job.now, work.free)
             valid[d] = _place(jobs, job.model, d, work)
@@ -438,7 +438,7 @@ def _why_nothing(jobs, job, free_at, work):  # type: ignore[no-untyped-def]
     """Return why no degree was chosen: none meets the deadline, none of those fits now, or the policy refused."""
     answer = DEADLINE
     for d in range(len(jobs.degrees)):
-        if not _in_time(jobs, job, d):
+        if not _in_time(jobs.jct, job, d):
             continue
         if answer == DEADLINE:
             answer = NO_SPACE
