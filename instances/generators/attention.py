@@ -122,8 +122,7 @@ def attention(
     """
     source = x if context is None else context
     kv_heads = kv_heads or heads
-    batch, seq, hidden = x.shape
-    keys = source.shape[1]
+    (batch, seq, hidden), keys = x.shape, source.shape[1]
     with b.layer(name):
         if fused_qkv:
             joint = dense(b, x, (heads + 2 * kv_heads) * head_dim, style, bias=bias, name="qkv")
@@ -138,13 +137,12 @@ def attention(
             k = b.reshape(k, (batch, kv_heads, keys, head_dim), name="k_heads")
             v = b.reshape(v, (batch, kv_heads, keys, head_dim), name="v_heads")
         if rotary:
-            q = b.unary("rotary", q, cost=3, name="q_rotary")
-            k = b.unary("rotary", k, cost=3, name="k_rotary")
+            q, k = (b.unary("rotary", t, cost=3, name=f"{end}_rotary") for t, end in ((q, "q"), (k, "k")))
         if not style.fine:
             # one kernel for scores, softmax and weighted sum (flash attention)
             work = 4 * batch * heads * seq * keys * head_dim + 6 * batch * heads * seq * keys
-            extra = () if position_bias is None else (position_bias,)
-            mixed = b.op("attention", (q, k, v, *extra), (batch, seq, heads * head_dim), flops=work)
+            inputs = (q, k, v) if position_bias is None else (q, k, v, position_bias)
+            mixed = b.op("attention", inputs, (batch, seq, heads * head_dim), flops=work)
             return b.linear(mixed, hidden, bias=bias, name="out")
         scores = b.matmul(q, k, (batch, heads, seq, keys), head_dim, name="scores")
         if scaled:
