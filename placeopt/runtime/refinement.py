@@ -1,7 +1,7 @@
 """Stage III: a real system as the objective of a search, and the final word on whether the search helped.
 
 `Measured` turns a runtime into the callable that `annealing`, `cross-entropy`, `post` and `dual-policy` take as
-`objective`: devices in, seconds out. Measurements are noisy and dear, so candidates race: one execution
+`measure`: devices in, seconds out. Measurements are noisy and dear, so candidates race: one execution
 decides that a candidate is clearly slower than the best so far; only the others are repeated, and the median counts.
 
 The lowest of many noisy values is lower than the truth, so what a search returns may be slower than what it
@@ -40,7 +40,7 @@ HARMLESS = 4
 
 @dataclass
 class Measured:
-    """Seconds that a placement takes on a runtime; a callable for the `objective` of a search.
+    """Seconds that a placement takes on a runtime; a callable for the `measure` of a search.
 
     Parameters
     ----------
@@ -152,8 +152,7 @@ def refine(
     if measure.ranks is None:
         measure = replace(measure, ranks=start.priority)
     chosen: Any = make_solver(solver) if isinstance(solver, str) else solver
-    field = "measure" if hasattr(chosen, "measure") else "objective"
-    chosen = replace(chosen, **{field: measure})
+    chosen = replace(chosen, measure=measure)
     result = chosen.solve(measure.problem, budget, seed=seed, initial=start)
     found = result.solution
     candidate = start if found is None else measure.placement(found.device, found.priority)

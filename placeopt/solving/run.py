@@ -54,6 +54,8 @@ def run(
     objective = objective_of(problem)
     if getattr(solver, "endless", False) and budget.unlimited:
         raise InputError(f"solver '{solver.name}' never stops by itself: give a budget of seconds or evaluations")
+    if budget.seconds is not None and hasattr(solver, "warm_up"):
+        solver.warm_up()  # kernels are compiled before the clock starts
     tracker: Tracker[Any] = Tracker(solver.name, problem, budget, seed=seed, on_progress=on_progress)
     measured = getattr(solver, "measure", None) is not None  # bounds hold for the model, not for the caller's clock
     if initial is not None:

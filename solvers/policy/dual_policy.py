@@ -31,7 +31,7 @@ from placeopt.solvers.policy.advantages import rank_utilities
 from placeopt.solvers.policy.dual_policy_file import HEURISTICS, SCALINGS, DualPolicyModel
 from placeopt.solvers.policy.episodes import Episodes, OrderedProblem, roll, weights_of
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, Samples, draw_seeds
-from placeopt.solvers.search.space import Space
+from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -256,10 +256,10 @@ class DualLearner:
 
 def residual_groups(ordered: OrderedProblem, count: int) -> NDArray[np.int64]:
     """Return the group of each op, by topological place; the ops of one share their scores per device."""
-    space = Space(ordered.problem)
+    space = SearchSpace(ordered.problem)
     if not 0 < count < space.num_units:
         return np.arange(ordered.problem.num_ops)
-    return np.asarray(space.groups(count)[space.view.units.unit][ordered.order])
+    return np.asarray(space.groups(count)[space.problem.units.unit][ordered.order])
 
 
 def teaching_order(problem: PlacementProblem, placement: Placement) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -3,32 +3,39 @@
 Every group g of ops has its own categorical distribution pi_g = softmax(theta_g) over the devices that can run
 it; a placement draws every group independently. Two updates move it towards good placements:
 
-- cross-entropy (Rubinstein 1999): the share of the best rho of N samples that put g on d, smoothed,
+- cross-entropy: the share of the best rho of N samples that put g on d, smoothed,
   pi <- (1 - alpha) pi + alpha share, mixed with a decaying bit of the uniform distribution;
-- a few steps of proximal policy optimisation (Schulman et al. 2017) on the last K samples: advantage
+- a few steps of proximal policy optimisation on the last K samples: advantage
   A = (mean - value) / deviation, ratio to the distribution that drew them clipped per group, entropy bonus.
 
-Gao, Chen and Li, "Post: Device placement with cross-entropy minimization and proximal policy optimization",
-NeurIPS 2018, joins them: PPO every K samples, a refit every N > K. With one of them off, the same code is plain
-cross-entropy or plain policy gradient.
+Post joins them: PPO every K samples, a refit every N > K. With one of them off, the same code is plain cross-entropy or
+plain policy gradient.
+
+References
+----------
+R. Y. Rubinstein, "The cross-entropy method for combinatorial and continuous optimization", Methodology and Computing
+in Applied Probability 1, 1999.
+J. Schulman et al., "Proximal policy optimization algorithms", arXiv:1707.06347, 2017.
+Y. Gao, L. Chen, B. Li, "Post: Device placement with cross-entropy minimization and proximal policy optimization",
+NeurIPS 2018.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.makespan.evaluate import INFEASIBLE
+from placeopt.model.objective import INFEASIBLE
+from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
-from placeopt.solvers.search.walker import random_states
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.placement import Placement
-    from placeopt.solvers.search.objective import Objective
+    from placeopt.solvers.search.evaluator import BudgetedEvaluator
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -120,81 +127,105 @@ class OrderKeys:
         self.deviation = (1 - smoothing) * self.deviation + smoothing * keys.std(axis=0)
 
 
-def search(
-    objective: Objective,
-    settings: Settings,
-    labels: Ints,
-    lean_on: Placement | None,
-    rng: np.random.Generator,
-    *,
-    evaluations: int,
-    until: float,
-) -> None:
-    """Sample and update until `evaluations` are spent or the clock passes `until` (or the budget ends).
+class Batch(NamedTuple):
+    """Samples that were evaluated together."""
+
+    drawn: NDArray[np.int32]  # (rows, groups) devices
+    ranks: Ints | None  # (rows, num_ops) where the order is sampled too
+    values: Ints  # (rows,) ticks
+
+
+class SamplingSearch:
+    """Samples placements group by group and moves the distribution towards the good ones.
 
     Parameters
     ----------
     labels : group of each unit. lean_on : placement the first distribution leans towards.
     """
-    space, tracker = objective.space, objective.tracker
-    op_label = labels[space.view.units.unit]
-    allowed = np.ones((int(labels.max()) + 1, objective.problem.num_devices), dtype=np.bool_)
-    np.logical_and.at(allowed, labels, space.view.units.allowed)
-    _, first_unit = np.unique(labels, return_index=True)
-    tight = int(space.view.units.bytes.sum()) > int(objective.problem.capacity.min())
 
-    distribution = Distribution(allowed)
-    if lean_on is not None:
-        distribution.lean(space.homes_of(lean_on.device)[first_unit], 0.5)
-    base = space.rank if lean_on is None or lean_on.priority is None else lean_on.priority
-    keys = OrderKeys(np.argsort(np.argsort(base, kind="stable"), kind="stable"))
-    joint = settings.order and objective.ordered
-    drawn_all: list[NDArray[np.int32]] = []
-    ranks_all: list[Ints] = []
-    values_all: list[Ints] = []
-    began, exploration = tracker.evaluations, settings.exploration
+    def __init__(
+        self,
+        evaluator: BudgetedEvaluator,
+        settings: Settings,
+        labels: Ints,
+        lean_on: Placement | None,
+        rng: np.random.Generator,
+    ) -> None:
+        units = evaluator.problem.units
+        self.evaluator, self.settings, self.rng = evaluator, settings, rng
+        self.op_label = labels[units.unit]
+        self.allowed = np.ones((int(labels.max()) + 1, evaluator.problem.num_devices), dtype=np.bool_)
+        np.logical_and.at(self.allowed, labels, units.allowed)
+        _, self.first_unit = np.unique(labels, return_index=True)
+        self.tight = int(units.bytes.sum()) > int(units.capacity.min())
+        self.joint = settings.order and evaluator.ordered
+        space = evaluator.space
+        self.base = space.rank if lean_on is None or lean_on.priority is None else lean_on.priority
+        self.batches: list[Batch] = []
+        self._begin(None if lean_on is None else lean_on.device)
 
-    while tracker.evaluations - began < evaluations and tracker.elapsed < until and not tracker.stop():
-        rows = min(settings.batch, evaluations - (tracker.evaluations - began))
-        states = random_states(rng, rows)
-        devices = np.empty((rows, objective.problem.num_ops), dtype=np.int32)
-        drawn = kernels.sample(op_label, np.cumsum(distribution.probability, axis=1), states, devices)
-        if tight:
+    def run(self, evaluations: int, until: float) -> None:
+        """Sample and update until `evaluations` are spent or the clock passes `until` (or the budget ends)."""
+        tracker, settings = self.evaluator.tracker, self.settings
+        began = tracker.evaluations
+        while tracker.evaluations - began < evaluations and tracker.elapsed < until and not tracker.stop():
+            batch = self._sample(min(settings.batch, evaluations - (tracker.evaluations - began)))
+            self.batches.append(batch)
+            if settings.epochs:
+                self.distribution.ascend(batch.drawn, _advantage(batch.values), settings)
+            if not settings.refit:
+                self.batches = []
+            elif sum(len(batch.values) for batch in self.batches) >= settings.refit:
+                self._refit()
+            if settings.restarts and self.distribution.entropy < CONVERGED:
+                # Start anew, every other time near the incumbent.
+                near = tracker.solution is not None and self.rng.random() < 0.5
+                self._begin(tracker.solution.device if near and tracker.solution is not None else None)
+
+    def _begin(self, device: Ints | None) -> None:
+        """Forget what was learnt; lean towards the placement `device`, if there is one."""
+        self.distribution = Distribution(self.allowed)
+        if device is not None:
+            self.distribution.lean(self._group_homes(device), 0.5)
+        self.keys = OrderKeys(np.argsort(np.argsort(self.base, kind="stable"), kind="stable"))
+        self.exploration = self.settings.exploration
+        self.batches = []
+
+    def _sample(self, rows: int) -> Batch:
+        """Draw and evaluate placements."""
+        space, evaluator = self.evaluator.space, self.evaluator
+        states = random_states(self.rng, rows)
+        devices = np.empty((rows, evaluator.problem.num_ops), dtype=np.int32)
+        drawn = kernels.sample(self.op_label, np.cumsum(self.distribution.probability, axis=1), states, devices)
+        if self.tight:
             homes = space.homes_of(devices)
             kernels.fit(space.graph, homes, states)
             devices = space.devices_of(homes).astype(np.int32)
-            drawn = np.ascontiguousarray(homes[:, first_unit].astype(np.int32))
-        ranks = keys.sample(rng, rows) if joint else base
-        values = objective.values(devices, ranks if objective.ordered else None)
-        drawn_all.append(drawn)
-        values_all.append(values)
-        if joint:
-            ranks_all.append(ranks)
-        if settings.epochs:
-            distribution.ascend(drawn, _advantage(values), settings)
-        if settings.refit and sum(map(len, values_all)) >= settings.refit:
-            values = np.concatenate(values_all)
-            good = np.argsort(values, kind="stable")[: max(1, round(settings.elite * len(values)))]
-            good = good[values[good] != INFEASIBLE]
-            if len(good):
-                elites = [np.concatenate(drawn_all)[good]]
-                if tracker.solution is not None:  # the incumbent stays in
-                    elites.append(space.homes_of(tracker.solution.device)[first_unit][None, :].astype(np.int32))
-                distribution.refit(np.concatenate(elites), settings.smoothing, exploration)
-                if joint:
-                    keys.refit(np.concatenate(ranks_all)[good], settings.smoothing)
-            exploration *= 0.9
-            drawn_all, ranks_all, values_all = [], [], []
-        elif not settings.refit:
-            drawn_all, ranks_all, values_all = [], [], []
-        if settings.restarts and distribution.entropy < CONVERGED:
-            # Start anew, every other time near the incumbent.
-            distribution = Distribution(allowed)
-            if tracker.solution is not None and rng.random() < 0.5:
-                distribution.lean(space.homes_of(tracker.solution.device)[first_unit], 0.5)
-            exploration = settings.exploration
-            keys = OrderKeys(np.argsort(np.argsort(base, kind="stable"), kind="stable"))
-            drawn_all, ranks_all, values_all = [], [], []
+            drawn = np.ascontiguousarray(homes[:, self.first_unit].astype(np.int32))
+        ranks = self.keys.sample(self.rng, rows) if self.joint else self.base
+        values = evaluator.values(devices, ranks if evaluator.ordered else None)
+        return Batch(drawn, ranks if self.joint else None, values)
+
+    def _refit(self) -> None:
+        """Fit the distribution to the best of the samples since the last refit, and to the incumbent."""
+        incumbent, smoothing = self.evaluator.tracker.solution, self.settings.smoothing
+        values = np.concatenate([batch.values for batch in self.batches])
+        good = np.argsort(values, kind="stable")[: max(1, round(self.settings.elite * len(values)))]
+        good = good[values[good] != INFEASIBLE]
+        if len(good):
+            elites = [np.concatenate([batch.drawn for batch in self.batches])[good]]
+            if incumbent is not None:
+                elites.append(self._group_homes(incumbent.device)[None, :].astype(np.int32))
+            self.distribution.refit(np.concatenate(elites), smoothing, self.exploration)
+            ranks = [batch.ranks for batch in self.batches if batch.ranks is not None]
+            if ranks:
+                self.keys.refit(np.concatenate(ranks)[good], smoothing)
+        self.exploration *= 0.9
+        self.batches = []
+
+    def _group_homes(self, device: Ints) -> Ints:
+        """Device of the first op of each group."""
+        return self.evaluator.space.homes_of(device)[self.first_unit]
 
 
 def _advantage(values: Ints) -> Floats:

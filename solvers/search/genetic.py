@@ -4,32 +4,36 @@ Crossover is uniform over *groups* of ops (a new random coarseness every time), 
 happens after the devices of the second parent are relabelled: identical devices may be exchanged without
 changing a placement, and crossing placements that name them differently would only mix them up. Local search is
 the annealing walk at (almost) no temperature where it applies, mutation with selection in batches elsewhere.
-Moscato, "On evolution, search, optimization, genetic algorithms and martial arts", 1989.
+
+References
+----------
+P. Moscato, "On evolution, search, optimization, genetic algorithms and martial arts: towards memetic algorithms",
+Caltech Concurrent Computation Program, report 826, 1989.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from placeopt.makespan.evaluate import INFEASIBLE
-from placeopt.model.errors import InputError
+from placeopt.model.objective import INFEASIBLE
+from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
-from placeopt.solvers.search.annealing import CHUNK_WORK, rank_of
-from placeopt.solvers.search.objective import Measure, Objective
-from placeopt.solvers.search.starts import check_start, starting_placements
-from placeopt.solvers.search.walker import Crew, Walker, random_states
+from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam, warm_up
+from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
+from placeopt.solvers.search.mutated_rows import MutatedRows, order_of
+from placeopt.solvers.search.starting_points import check_start, starting_placements
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.budget import Budget
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.model.result import Result
-    from placeopt.solving.solver import OnProgress
+    from placeopt.solving.tracker import Tracker
 
     Ints = NDArray[np.int64]
 
@@ -56,96 +60,71 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Genetic:
-    """Memetic algorithm: group-wise crossover of relabelled parents, local search on every child.
-
-    Parameters
-    ----------
-    population : most placements kept (fewer where evaluations are few).
-    climb : proposals of local search per child; 0 to derive it from the budget.
-    mutation : random moves on a child before its local search.
-    start : solver whose placement joins the first population; "random" for none.
-    objective : callable that measures a placement (devices, shape (num_ops,)) in seconds, instead of the makespan.
-    threads : None for one per core; the result does not depend on it.
-    """
-
-    population: int = 16
-    climb: int = 0
-    mutation: int = 2
-    start: str = "edge-zeroing"
-    objective: Measure | None = None
-    threads: int | None = None
+class Genetic(SearchSolver):
+    """Memetic algorithm: group-wise crossover of relabelled parents, local search on every child."""
 
     name: ClassVar[str] = "genetic"
+    endless: ClassVar[bool] = True
+
+    population: int = option(16, low=2, meaning="most placements kept (fewer where evaluations are few)")
+    climb: int = option(0, low=0, meaning="proposals of local search per child; 0 to derive it from the budget")
+    mutation: int = option(2, low=0, meaning="random moves on a child before its local search")
+    start: str = option("edge-zeroing", meaning="solver whose placement joins the first population; 'random' for none")
+    measure: Measure | None = option(None, meaning="callable: devices to seconds, instead of the problem's objective")
+    threads: int | None = option(None, meaning="threads, one per core by default; the result does not depend on it")
 
     def __post_init__(self) -> None:
-        if self.population < 2:
-            raise InputError(f"genetic: population must be at least 2, received {self.population}")
-        if self.climb < 0 or self.mutation < 0:
-            raise InputError(
-                f"genetic: climb and mutation must be at least 0, received {self.climb} and {self.mutation}"
-            )
+        super().__post_init__()
         check_start(self.name, self.start)
 
-    def solve(
-        self,
-        problem: PlacementProblem,
-        budget: Budget,
-        *,
-        seed: int,
-        initial: Placement | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Result[Placement]:
-        """Evolve until the budget is spent; never worse than `initial` and the start."""
-        objective = Objective(
-            self.name, problem, budget, seed=seed, measure=self.objective, threads=self.threads,
-            on_progress=on_progress,
-        )  # fmt: skip
-        reason = objective.impossible()
-        if reason is not None:
-            return objective.tracker.result(status="infeasible", message=reason)
-        rng = np.random.default_rng(seed)
-        with objective.tracker:
-            starts = starting_placements(objective, self.start, initial, rng)
-            if starts:
-                self._evolve(objective, starts, rng)
-            objective.tracker.stop()
-        return objective.finish()
+    @staticmethod
+    def warm_up() -> None:
+        """Compile the kernels before the clock starts."""
+        warm_up()
 
-    def _evolve(self, objective: Objective, starts: list[Placement], rng: np.random.Generator) -> None:
-        tracker, space = objective.tracker, objective.space
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Evolve until the budget is spent."""
+        evaluator = BudgetedEvaluator(tracker, measure=self.measure, threads=self.threads)
+        rng = tracker.rng()
+        starts = starting_placements(evaluator, self.start, rng)
+        if starts:
+            self._evolve(evaluator, starts, rng)
+        evaluator.conclude()
+
+    def _evolve(self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator) -> None:
+        tracker, space = evaluator.tracker, evaluator.space
         # A few generations of well-improved members beat many of hardly improved ones.
         size = int(np.clip(tracker.evaluations_left // EVALUATIONS_PER_MEMBER, min(4, self.population), self.population))
         share = min(tracker.evaluations_left, 10**9) // (size * GENERATIONS)
-        climb = self.climb or int(np.clip(share, 8, 10 * objective.problem.num_ops))
-        climber = _Walks(objective, rng) if objective.walkable else _Batches(objective, rng)
+        climb = self.climb or int(np.clip(share, 8, 10 * evaluator.problem.num_ops))
+        climber: Climber = WalkClimber(evaluator, rng) if evaluator.walkable else RowClimber(evaluator, rng)
         labels = [space.groups(level) if level else np.arange(space.num_units)
                   for level in LEVELS if level < space.num_units]  # fmt: skip
         with climber:
-            first = [_member(objective, placement) for placement in starts[:size]]
+            first = [_member(evaluator, placement) for placement in starts[:size]]
             scratch = (space.random_homes(rng) for _ in range(size - len(first)))
             first += [first[0]._replace(home=home) for home in scratch if home is not None]
             members = climber.climb(first, climb)
             while len(members) >= 1 and not tracker.stop():
-                children = [self._child(objective, members, labels, rng) for _ in range(size)]
+                children = [self.child(evaluator, members, labels, rng) for _ in range(size)]
                 members = _select(members + climber.climb(children, climb), size)
 
-    def _child(
-        self, objective: Objective, members: list[Member], labels: list[Ints], rng: np.random.Generator
+    def child(
+        self, evaluator: BudgetedEvaluator, members: list[Member], labels: list[Ints], rng: np.random.Generator
     ) -> Member:
         """Cross two members chosen by binary tournaments, and mutate the outcome."""
-        space = objective.space
+        space = evaluator.space
         first, second = (min(rng.integers(len(members), size=2)) for _ in range(2))  # members are sorted
         a, b = members[int(first)], members[int(second)]
         label = labels[int(rng.integers(len(labels)))]
-        other = _relabelled(objective.problem, a.home, b.home)
+        other = _relabelled(evaluator.problem, a.home, b.home)
         take = rng.random(int(label.max()) + 1) < 0.5
         home = np.where(take[label], other, a.home)
         order = a.order
         if len(order) and rng.random() < 0.5:
             # Mean place in both orders: consistent with what both agree upon.
-            place = space.view.inverse(a.order) + space.view.inverse(b.order)
-            order = np.lexsort((space.view.inverse(a.order), place)).astype(np.int64)
+            place = space.context.inverse(a.order) + space.context.inverse(b.order)
+            order = np.lexsort((space.context.inverse(a.order), place)).astype(np.int64)
         homes, states = home[None, :].astype(np.int64), random_states(rng, 1)
         if not kernels.fit(space.graph, homes, states)[0]:
             homes = a.home[None, :].copy()
@@ -153,62 +132,75 @@ class Genetic:
         return Member(INFEASIBLE, homes[0], order)
 
 
-class _Walks:
+class Climber(Protocol):
+    """A local search that improves every member."""
+
+    def __enter__(self) -> Climber: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def climb(self, members: list[Member], steps: int) -> list[Member]:
+        """Return the members improved by `steps` proposals each, best first; fewer if the budget ends."""
+        ...
+
+
+class WalkClimber:
     """Local search by compiled walks at almost no temperature."""
 
-    def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
-        self.objective = objective
-        space = objective.space
+    def __init__(self, evaluator: BudgetedEvaluator, rng: np.random.Generator) -> None:
+        self.evaluator = evaluator
+        space = evaluator.space
         home = space.repaired(np.zeros(space.num_units, dtype=np.int64))
         start = space.devices_of(home if home is not None else np.zeros(space.num_units, dtype=np.int64))
-        self.crew = Crew(
-            [Walker(space, start, space.sequence, state) for state in random_states(rng, CLIMBERS)], objective.threads
-        )
+        walks = [AnnealingWalk(space, start, space.sequence, state) for state in random_states(rng, CLIMBERS)]
+        self.team = WalkTeam(walks, evaluator.threads)
 
-    def __enter__(self) -> _Walks:
+    def __enter__(self) -> WalkClimber:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.crew.__exit__(*error)
+        self.team.__exit__(*error)
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
         """Return the members improved; fewer if the budget ends."""
-        objective, tracker = self.objective, self.objective.tracker
-        space, problem = objective.space, objective.problem
-        chunk = int(np.clip(CHUNK_WORK // (problem.num_ops + problem.num_edges), 4, 4096))
-        heat = CLIMB_HEAT * space.mean_load
-        target = max(tracker.budget.target or 0, tracker.lower_bound)
+        space, tracker = self.evaluator.space, self.evaluator.tracker
         done: list[Member] = []
         for at in range(0, len(members), CLIMBERS):
             team = members[at : at + CLIMBERS]
-            for walker, member in zip(self.crew.walkers, team, strict=False):
-                walker.restart(space.devices_of(member.home), space.topological(member.order))
-            left = steps
-            while left > 0 and not tracker.stop():
-                share = tracker.evaluations_left // len(team)
-                now = min(left, chunk, max(1, share))
-                made = self.crew.run([now] * min(len(team), tracker.evaluations_left), heat, heat / 100, target)
-                tracker.count(made)
-                left -= now
-                if made == 0:
-                    break
-            for walker in self.crew.walkers[: len(team)]:
-                device, order = walker.best()
-                done.append(Member(walker.best_value, space.homes_of(device), order))
-                if tracker.value is None or walker.best_value < tracker.value:
-                    tracker.offer(walker.best_value, walker.best_placement())
+            for walk, member in zip(self.team.walks, team, strict=False):
+                walk.restart(space.devices_of(member.home), space.topological(member.order))
+            self._walk(len(team), steps)
+            for walk in self.team.walks[: len(team)]:
+                device, order = walk.best()
+                done.append(Member(walk.best_value, space.homes_of(device), order))
+                if tracker.value is None or walk.best_value < tracker.value:
+                    tracker.offer(walk.best_value, walk.best_placement())
             if tracker.stop():
                 break
         return sorted(done, key=lambda member: member.value)
 
+    def _walk(self, count: int, steps: int) -> None:
+        """Let the first `count` walks take `steps` steps each, or as many as the budget allows."""
+        tracker = self.evaluator.tracker
+        heat = CLIMB_HEAT * self.evaluator.space.mean_load
+        while steps > 0 and not tracker.stop():
+            now = min(steps, self.evaluator.chunk, max(1, tracker.evaluations_left // count))
+            made = self.team.run(
+                [now] * min(count, tracker.evaluations_left), heat, heat / 100, self.evaluator.target
+            )
+            tracker.count(made)
+            steps -= now
+            if made == 0:
+                break
 
-class _Batches:
+
+class RowClimber:
     """Local search by rounds of mutation and selection on the batch evaluator."""
 
-    def __init__(self, objective: Objective, rng: np.random.Generator) -> None:
-        self.objective, self.rng = objective, rng
+    def __init__(self, evaluator: BudgetedEvaluator, rng: np.random.Generator) -> None:
+        self.evaluator, self.rng = evaluator, rng
 
-    def __enter__(self) -> _Batches:
+    def __enter__(self) -> RowClimber:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -216,35 +208,19 @@ class _Batches:
 
     def climb(self, members: list[Member], steps: int) -> list[Member]:
         """Return the members improved."""
-        objective, space = self.objective, self.objective.space
         homes = np.stack([member.home for member in members])
-        ranks = np.zeros((len(members), 0), dtype=np.int64)
-        if objective.ordered:
-            ranks = np.stack([space.view.inverse(member.order) for member in members]) * kernels.RANK_GAP
         states = random_states(self.rng, len(members))
-        values = objective.values(space.devices_of(homes), ranks if objective.ordered else None)
+        rows = MutatedRows(self.evaluator, homes, [member.order for member in members], states)
         for _ in range(steps - 1):
-            if objective.tracker.stop():
+            if self.evaluator.tracker.stop():
                 break
-            new_homes, new_ranks = homes.copy(), ranks.copy()
-            kernels.mutate(space.graph, new_homes, new_ranks, states, 1)
-            fresh = objective.values(space.devices_of(new_homes), new_ranks if objective.ordered else None)
-            better = (fresh <= values) & (fresh != INFEASIBLE)
-            homes[better], ranks[better], values[better] = new_homes[better], new_ranks[better], fresh[better]
-        done = [
-            Member(int(value), home, np.argsort(rank, kind="stable").astype(np.int64))
-            for value, home, rank in zip(values, homes, ranks, strict=True)
-        ]
+            rows.step(rows.values)
+        done = [Member(*row) for row in zip(rows.values.tolist(), rows.homes, rows.orders(), strict=True)]
         return sorted(done, key=lambda member: member.value)
 
 
-def _member(objective: Objective, placement: Placement) -> Member:
-    order = np.zeros(0, dtype=np.int64)
-    if objective.walkable:
-        order = objective.space.sequence_of(placement)
-    elif objective.ordered:
-        order = np.argsort(rank_of(objective, placement), kind="stable").astype(np.int64)
-    return Member(INFEASIBLE, objective.space.homes_of(placement.device), order)
+def _member(evaluator: BudgetedEvaluator, placement: Placement) -> Member:
+    return Member(INFEASIBLE, evaluator.space.homes_of(placement.device), order_of(evaluator, placement))
 
 
 def _relabelled(problem: PlacementProblem, a: Ints, b: Ints) -> Ints:

@@ -11,84 +11,71 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from placeopt.model.random_bits import below, uniform
+
 RANK_GAP = 1024
 """Distance between neighbouring ranks, so that an op can be put between two others."""
 
 
 @njit(cache=True, nogil=True)
-def _uniform(s):
-    """Return a float in [0, 1) and advance the state (combined Tausworthe, L'Ecuyer 1996)."""
-    s[0] = (((s[0] & 4294967294) << 12) & 4294967295) ^ ((((s[0] << 13) & 4294967295) ^ s[0]) >> 19)
-    s[1] = (((s[1] & 4294967288) << 4) & 4294967295) ^ ((((s[1] << 2) & 4294967295) ^ s[1]) >> 25)
-    s[2] = (((s[2] & 4294967280) << 17) & 4294967295) ^ ((((s[2] << 3) & 4294967295) ^ s[2]) >> 11)
-    return (s[0] ^ s[1] ^ s[2]) * 2.3283064365386963e-10  # 2^-32
-
-
-@njit(cache=True, nogil=True)
-def _below(s, count):
-    return int(_uniform(s) * count)
-
-
-@njit(cache=True, nogil=True)
 def _neighbour(g, s, op):
     """Return a random op that shares a tensor with `op`, -1 if there is none."""
-    ins = g.pred_ptr[op + 1] - g.pred_ptr[op]
-    outs = g.edge_ptr[op + 1] - g.edge_ptr[op]
-    if ins + outs == 0:
+    ins, outs = g.predecessors, g.successors
+    first, count = ins.pointer[op], ins.pointer[op + 1] - ins.pointer[op]
+    total = count + outs.pointer[op + 1] - outs.pointer[op]
+    if total == 0:
         return -1
-    pick = _below(s, ins + outs)
-    return g.pred_op[g.pred_ptr[op] + pick] if pick < ins else g.edge_op[g.edge_ptr[op] + pick - ins]
+    pick = below(s, total)
+    return ins.op[first + pick] if pick < count else outs.op[outs.pointer[op] + pick - count]
 
 
 @njit(cache=True, nogil=True)
 def _try(g, home, used, unit, d):
     """Move a unit to device d if it may run there and fits; return whether it moved."""
     old = home[unit]
-    if old == d or not g.allowed[unit, d] or used[d] + g.unit_bytes[unit] > g.capacity[d]:
+    if old == d or not g.units.allowed[unit, d] or used[d] + g.units.bytes[unit] > g.units.capacity[d]:
         return False
     home[unit] = d
-    used[old] -= g.unit_bytes[unit]
-    used[d] += g.unit_bytes[unit]
+    used[old] -= g.units.bytes[unit]
+    used[d] += g.units.bytes[unit]
     return True
 
 
 @njit(cache=True, nogil=True)
 def _spread(g, home, used, s, op, d, room, together, queue, seen):
     """Move a connected cluster of up to `room` ops around `op` to device d; return the number of units moved."""
-    origin = home[g.unit[op]]
+    origin = home[g.units.unit[op]]
     threshold = 0
     other = _neighbour(g, s, op)
-    if other >= 0 and _uniform(s) < 0.7:
+    if other >= 0 and uniform(s) < 0.7:
         # Edges lighter than a random one of the first op are not followed.
-        for e in range(g.edge_ptr[op], g.edge_ptr[op + 1]):
-            if g.edge_op[e] == other:
-                threshold = g.weight[g.edge_tensor[e]]
-        for e in range(g.pred_ptr[op], g.pred_ptr[op + 1]):
-            if g.pred_op[e] == other:
-                threshold = g.weight[g.pred_tensor[e]]
+        for e in range(g.successors.pointer[op], g.successors.pointer[op + 1]):
+            if g.successors.op[e] == other:
+                threshold = g.weight[g.successors.tensor[e]]
+        for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
+            if g.predecessors.op[e] == other:
+                threshold = g.weight[g.predecessors.tensor[e]]
     queue[0] = op
     seen[op] = True
     filled, at, moved = 1, 0, 0
     while at < filled:
-        pick = at + _below(s, filled - at)
+        pick = at + below(s, filled - at)
         x = queue[pick]
         queue[pick] = queue[at]
         queue[at] = x
         at += 1
         for side in range(2):
-            pointer = g.edge_ptr if side == 0 else g.pred_ptr
-            ops = g.edge_op if side == 0 else g.pred_op
-            tensors = g.edge_tensor if side == 0 else g.pred_tensor
-            for e in range(pointer[x], pointer[x + 1]):
-                y = ops[e]
-                heavy = filled < room and not seen[y] and g.weight[tensors[e]] >= threshold
-                if heavy and (not together or home[g.unit[y]] == origin):
+            edges = g.successors if side == 0 else g.predecessors
+            for e in range(edges.pointer[x], edges.pointer[x + 1]):
+                y = edges.op[e]
+                heavy = filled < room and not seen[y] and g.weight[edges.tensor[e]] >= threshold
+                if heavy and (not together or home[g.units.unit[y]] == origin):
                     seen[y] = True
                     queue[filled] = y
                     filled += 1
     for i in range(filled):
         seen[queue[i]] = False
-        if _try(g, home, used, g.unit[queue[i]], d):
+        if _try(g, home, used, g.units.unit[queue[i]], d):
             moved += 1
     return moved
 
@@ -115,42 +102,42 @@ def mutate(g, homes, ranks, states, strength):
         home, s = homes[row], states[row]
         used[:] = 0
         for unit in range(home.shape[0]):
-            used[home[unit]] += g.unit_bytes[unit]
+            used[home[unit]] += g.units.bytes[unit]
         for _ in range(strength):
             for _attempt in range(8):
-                op = _below(s, n)
-                pick = _uniform(s)
+                op = below(s, n)
+                pick = uniform(s)
                 if ordered and n > 1 and (pick < 0.2 or k == 1):
-                    other = (op + 1 + _below(s, n - 1)) % n
+                    other = (op + 1 + below(s, n - 1)) % n
                     for _try_again in range(4):
-                        if home[g.unit[other]] == home[g.unit[op]]:
+                        if home[g.units.unit[other]] == home[g.units.unit[op]]:
                             break
-                        other = (op + 1 + _below(s, n - 1)) % n
-                    ranks[row, op] = ranks[row, other] + (1 if _uniform(s) < 0.5 else -1)
+                        other = (op + 1 + below(s, n - 1)) % n
+                    ranks[row, op] = ranks[row, other] + (1 if uniform(s) < 0.5 else -1)
                     break
                 if k == 1:
                     break
-                origin = home[g.unit[op]]
-                d = (origin + 1 + _below(s, k - 1)) % k
+                origin = home[g.units.unit[op]]
+                d = (origin + 1 + below(s, k - 1)) % k
                 neighbour = _neighbour(g, s, op)
-                if neighbour >= 0 and _uniform(s) < 0.5 and home[g.unit[neighbour]] != origin:
-                    d = home[g.unit[neighbour]]
+                if neighbour >= 0 and uniform(s) < 0.5 and home[g.units.unit[neighbour]] != origin:
+                    d = home[g.units.unit[neighbour]]
                 if pick < 0.45:
-                    if _try(g, home, used, g.unit[op], d):
+                    if _try(g, home, used, g.units.unit[op], d):
                         break
                 elif pick < 0.6:
-                    other = g.unit[_below(s, n)]
+                    other = g.units.unit[below(s, n)]
                     to = home[other]
-                    if to != origin and g.allowed[other, origin] and g.allowed[g.unit[op], to]:
+                    if to != origin and g.units.allowed[other, origin] and g.units.allowed[g.units.unit[op], to]:
                         # Room for one may only appear when the other has left.
-                        a, b = g.unit_bytes[g.unit[op]], g.unit_bytes[other]
-                        if used[to] - b + a <= g.capacity[to] and used[origin] - a + b <= g.capacity[origin]:
-                            home[other], home[g.unit[op]] = origin, to
+                        a, b = g.units.bytes[g.units.unit[op]], g.units.bytes[other]
+                        if used[to] - b + a <= g.units.capacity[to] and used[origin] - a + b <= g.units.capacity[origin]:
+                            home[other], home[g.units.unit[op]] = origin, to
                             used[to] += a - b
                             used[origin] += b - a
                             break
                 else:
-                    room = int(2.0 * np.exp(_uniform(s) * np.log(max(1.5, n / k))))
+                    room = int(2.0 * np.exp(uniform(s) * np.log(max(1.5, n / k))))
                     if _spread(g, home, used, s, op, d, room, pick < 0.85, queue, seen) > 0:
                         break
 
@@ -165,19 +152,19 @@ def fit(g, homes, states):
         home, s = homes[row], states[row]
         used[:] = 0
         for unit in range(home.shape[0]):
-            used[home[unit]] += g.unit_bytes[unit]
+            used[home[unit]] += g.units.bytes[unit]
         count = home.shape[0]
-        first = _below(s, count)
+        first = below(s, count)
         for i in range(count):
             unit = (first + i) % count
             old = home[unit]
-            if used[old] > g.capacity[old] and g.unit_bytes[unit] > 0:
-                shift = _below(s, k)
+            if used[old] > g.units.capacity[old] and g.units.bytes[unit] > 0:
+                shift = below(s, k)
                 for j in range(k):
                     if _try(g, home, used, unit, (shift + j) % k):
                         break
         for d in range(k):
-            if used[d] > g.capacity[d]:
+            if used[d] > g.units.capacity[d]:
                 good[row] = False
     return good
 
@@ -202,7 +189,7 @@ def sample(labels, cumulative, states, out):
     for row in range(out.shape[0]):
         s = states[row]
         for group in range(groups):
-            u = _uniform(s)
+            u = uniform(s)
             d = 0
             while d + 1 < k and cumulative[group, d] <= u:
                 d += 1

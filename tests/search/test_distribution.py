@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from placeopt.makespan.evaluate import INFEASIBLE, evaluate_batch
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
 from placeopt.solvers.search.distribution import Distribution, OrderKeys, Settings, _advantage
-from placeopt.solvers.search.walker import random_states
 from placeopt.solving.registry import make_solver
 
 

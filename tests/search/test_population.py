@@ -13,11 +13,12 @@ from placeopt.makespan.judge import placement_violations
 from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
+from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
+from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.search.genetic import Genetic, Member, _relabelled, _select
-from placeopt.solvers.search.objective import Objective
-from placeopt.solvers.search.space import Space
-from placeopt.solvers.search.walker import random_states
+from placeopt.solvers.search.search_space import SearchSpace
+from placeopt.solving.tracker import Tracker
 
 SEEDS = st.integers(0, 10_000)
 
@@ -36,7 +37,7 @@ def test_mutation_keeps_every_constraint(seed):
     """Rows that fit still fit after many moves; every op of a unit moves with it."""
     rng = np.random.default_rng(seed)
     problem = tight_problem(rng)
-    space = Space(problem)
+    space = SearchSpace(problem)
     home = space.random_homes(rng)
     assert home is not None
     homes = np.stack([home] * 4)
@@ -52,8 +53,8 @@ def test_fit_says_which_rows_fit(seed):
     """Repaired rows that are called good satisfy every constraint; good rows are left as they are."""
     rng = np.random.default_rng(seed)
     problem = tight_problem(rng)
-    space = Space(problem)
-    allowed = space.view.units.allowed
+    space = SearchSpace(problem)
+    allowed = problem.units.allowed
     homes = np.stack([np.where(allowed, rng.random(allowed.shape), -1).argmax(axis=1) for _ in range(5)])
     before = homes.copy()
     fine = space.feasible(space.devices_of(before).astype(np.int32))
@@ -68,8 +69,8 @@ def test_children_satisfy_the_constraints_of_their_parents(seed):
     """Crossover, relabelling and mutation of two feasible members give a feasible child with a complete order."""
     rng = np.random.default_rng(seed)
     problem = tight_problem(rng)
-    objective = Objective("genetic", problem, Budget(evaluations=10), seed=0)
-    space = objective.space
+    evaluator = BudgetedEvaluator(Tracker("genetic", problem, Budget(evaluations=10)))
+    space = evaluator.space
     members = []
     for value in range(3):
         home = space.random_homes(rng)
@@ -77,7 +78,7 @@ def test_children_satisfy_the_constraints_of_their_parents(seed):
         members.append(Member(value, home, np.array(space.sequence)))
     labels = [space.groups(3), np.arange(space.num_units)]
     for _ in range(5):
-        child = Genetic()._child(objective, members, labels, rng)
+        child = Genetic().child(evaluator, members, labels, rng)
         assert not placement_violations(problem, Placement(space.devices_of(child.home)))
         assert sorted(child.order.tolist()) == list(range(problem.num_ops))
 
@@ -117,10 +118,10 @@ def test_selection_keeps_the_best_without_copies():
 def test_groups_can_be_placed(seed, count):
     """Every group has a device that can run all its ops and holds their bytes; labels are 0, 1, 2, ..."""
     problem = tight_problem(np.random.default_rng(seed))
-    space = Space(problem)
+    space = SearchSpace(problem)
     labels = space.groups(count)
     assert sorted(set(labels.tolist())) == list(range(labels.max() + 1))
-    units = space.view.units
+    units = problem.units
     for group in range(labels.max() + 1):
         mine = labels == group
         fits = units.allowed[mine].all(axis=0) & (problem.capacity >= units.bytes[mine].sum())

@@ -19,8 +19,9 @@ from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.evaluate import period_batch, period_value
 from placeopt.solvers import portfolio
-from placeopt.solvers.search.space import Space
-from placeopt.solving.registry import make_solver, specs
+from placeopt.solvers.search.search_space import SearchSpace
+from placeopt.solving.options import declared_options
+from placeopt.solving.registry import make_solver, solver_class, specs
 
 SEARCHES = ("cross-entropy", "post", "annealing", "genetic")
 ALL = (*SEARCHES, "portfolio")
@@ -93,7 +94,7 @@ def test_a_time_budget_is_kept(solver, monkeypatch):
         now[0] += 0.02
         return float(np.bincount(device).max())
 
-    result = make_solver(solver, objective=measure, start="random").solve(small(n=12), Budget(seconds=2.0), seed=0)
+    result = make_solver(solver, measure=measure, start="random").solve(small(n=12), Budget(seconds=2.0), seed=0)
     assert 2.0 - 1e-9 <= result.runtime <= 2.0 * 1.05
     assert result.stop_reason == "time"
     assert result.evaluations == round(now[0] / 0.02)
@@ -115,7 +116,7 @@ def test_a_black_box_is_minimised(solver, seed):
 
     best = min(measure(row) for row in every_assignment(problem) if row.sum())
     calls.clear()
-    result = make_solver(solver, objective=measure).solve(problem, Budget(evaluations=600), seed=seed)
+    result = make_solver(solver, measure=measure).solve(problem, Budget(evaluations=600), seed=seed)
     assert result.objective == round(best * 1000)
     assert len(calls) <= 600
     assert result.evaluations <= 600
@@ -136,7 +137,7 @@ def test_a_black_box_only_sees_placements_that_fit(solver):
         seen.append((np.bincount(device, minlength=3).max(), device[0] == device[2], device[4] == device[6]))
         return float(device.sum())
 
-    make_solver(solver, objective=measure).solve(problem, Budget(evaluations=150), seed=0)
+    make_solver(solver, measure=measure).solve(problem, Budget(evaluations=150), seed=0)
     assert seen
     assert all(most <= 4 and a and b for most, a, b in seen)
 
@@ -145,14 +146,15 @@ def test_a_black_box_only_sees_placements_that_fit(solver):
 def test_measurements_may_beat_the_bounds_of_the_model(solver):
     """The bounds are proved for the cost model: a system that is faster than it is no contradiction."""
     problem = small(1)
-    result = solve(problem, make_solver(solver, objective=lambda device: 1e-9 * (1 + device[0])), evaluations=40)
+    key = "measure" if "measure" in declared_options(solver_class(solver)) else "objective"
+    result = solve(problem, make_solver(solver, **{key: lambda device: 1e-9 * (1 + device[0])}), evaluations=40)
     assert result.objective == 1
     assert result.lower_bound == 0
 
 
 def test_impossible_measurements_are_refused():
     """Negative seconds are an error of one line."""
-    solver = make_solver("annealing", objective=lambda device: -1.0)
+    solver = make_solver("annealing", measure=lambda device: -1.0)
     with pytest.raises(InputError, match="seconds") as error:
         solver.solve(small(), Budget(evaluations=20), seed=0)
     assert "\n" not in str(error.value)
@@ -177,7 +179,7 @@ def test_small_problems_are_solved(solver, seed):
     """No placement of a small problem, in fifo execution or by upward rank, is better than what is found."""
     problem = small(seed)
     rows = every_assignment(problem)
-    best = min(evaluate_batch(problem, rows).min(), evaluate_batch(problem, rows, Space(problem).rank).min())
+    best = min(evaluate_batch(problem, rows).min(), evaluate_batch(problem, rows, SearchSpace(problem).rank).min())
     assert make_solver(solver).solve(problem, Budget(evaluations=4000), seed=seed).objective <= best
 
 

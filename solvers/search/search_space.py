@@ -11,13 +11,16 @@ import numpy as np
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.model.arrays import frozen
 from placeopt.model.errors import InfeasiblePlacementError
+from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
+from placeopt.period.objective import PERIOD
 from placeopt.solvers.heuristics.context import Context
+from placeopt.solvers.heuristics.ranks import priority_list
 from placeopt.solvers.heuristics.repair import repair
-from placeopt.solvers.search.walk import Graph
+from placeopt.solvers.search.walk_state import WalkGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -26,75 +29,51 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+def host_weight(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Mean ticks of each tensor between the devices and host memory."""
+    return problem.io_ticks.mean(axis=1, dtype=np.float64) if problem.num_tensors else np.zeros(0)
+
+
+TENSOR_WEIGHTS: dict[Any, Callable[[PlacementProblem], NDArray[np.float64]]] = {PERIOD: host_weight}
+"""What separating the ends of a tensor costs, by objective; elsewhere its mean transfer time."""
+
+
 @dataclass(frozen=True, eq=False)
-class Space:
+class SearchSpace:
     """The placements of a problem: one device per *unit* (ops that must share one), one order of the ops."""
 
     problem: PlacementProblem
 
     @cached_property
-    def view(self) -> Context:
+    def context(self) -> Context:
         """The heuristics' view: units, mean costs, upward ranks."""
         return Context(self.problem)
 
     @property
     def num_units(self) -> int:
         """Number of units."""
-        return len(self.view.units.bytes)
+        return len(self.problem.units.bytes)
 
     @cached_property
-    def unit_ops(self) -> tuple[Ints, Ints]:
-        """(pointer, op): the ops of each unit."""
-        unit = self.view.units.unit
-        order = np.argsort(unit, kind="stable")
-        pointer = np.searchsorted(unit[order], np.arange(self.num_units + 1))
-        return frozen(pointer.astype(np.int64)), frozen(order.astype(np.int64))
-
-    @property
-    def first_op(self) -> Ints:
-        """First op of each unit."""
-        pointer, op = self.unit_ops
-        return op[pointer[:-1]]
-
-    @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> WalkGraph:
         """The arrays that the compiled walks and moves read."""
-        problem, units = self.problem, self.view.units
-        edge_ptr, edge_op, edge_tensor = problem.successors
-        pred_ptr, pred_op, pred_tensor = problem.predecessors
-        return Graph(
-            compute=problem.compute,
-            edge_ptr=edge_ptr,
-            edge_op=edge_op,
-            edge_tensor=edge_tensor,
-            pred_ptr=pred_ptr,
-            pred_op=pred_op,
-            pred_tensor=pred_tensor,
-            transfer=problem.transfer,
-            link_class=problem.link_class,
-            weight=frozen(np.rint(self.tensor_weight).astype(np.int64)),
-            unit=units.unit,
-            unit_ptr=self.unit_ops[0],
-            unit_op=self.unit_ops[1],
-            allowed=units.allowed,
-            unit_bytes=units.bytes,
-            capacity=problem.capacity,
-        )
+        problem = self.problem
+        return WalkGraph(
+            problem.compute, problem.successors, problem.predecessors, problem.transfer, problem.link_class,
+            frozen(np.rint(self.tensor_weight).astype(np.int64)), problem.units,
+        )  # fmt: skip
 
     @cached_property
     def tensor_weight(self) -> NDArray[np.float64]:
         """Mean ticks that each tensor costs between two devices, or to and from host memory (period)."""
-        problem = self.problem
-        if problem.objective == "period":
-
-            return problem.io_ticks.mean(axis=1, dtype=np.float64) if problem.num_tensors else np.zeros(0)
-        return self.view.mean_transfer
+        weigh = TENSOR_WEIGHTS.get(objective_of(self.problem))
+        return self.context.mean_transfer if weigh is None else weigh(self.problem)
 
     @cached_property
     def sequence(self) -> Ints:
         """Ops by decreasing upward rank: a topological order."""
-        level, _ = self.view.upward_rank()
-        order = np.lexsort((self.view.position, -level)).astype(np.int64)
+        level, _ = self.context.upward_rank()
+        order = np.lexsort((self.context.position, -level)).astype(np.int64)
         return frozen(self.topological(order))
 
     @cached_property
@@ -105,13 +84,11 @@ class Space:
     @cached_property
     def mean_load(self) -> float:
         """Ticks of work per device, on mean devices: the scale of temperatures."""
-        return max(1.0, float(self.view.mean_compute.sum()) / self.problem.num_devices)
+        return max(1.0, float(self.context.mean_compute.sum()) / self.problem.num_devices)
 
     def topological(self, order: Ints) -> Ints:
         """Return `order` changed so that producers precede consumers: always the earliest op that is free."""
-        from placeopt.solvers.heuristics.ranks import priority_list
-
-        return np.asarray(priority_list(self.view.graph, Context.inverse(order)), dtype=np.int64)
+        return np.asarray(priority_list(self.context.graph, Context.inverse(order)), dtype=np.int64)
 
     def sequence_of(self, placement: Placement) -> Ints:
         """Ops in the order in which the fastest execution of the placement starts them (topological)."""
@@ -120,15 +97,15 @@ class Space:
             plan = evaluate(self.problem, placement, queue, check=False)
         except InfeasiblePlacementError:
             return self.sequence
-        return self.topological(np.lexsort((self.view.position, plan.finish, plan.start)).astype(np.int64))
+        return self.topological(np.lexsort((self.context.position, plan.finish, plan.start)).astype(np.int64))
 
     def homes_of(self, device: NDArray[Any]) -> Ints:
         """Device of the first op of each unit, for one or many rows of devices."""
-        return np.asarray(device)[..., self.first_op].astype(np.int64)
+        return np.asarray(device)[..., self.problem.units.first_op].astype(np.int64)
 
     def devices_of(self, homes: Ints) -> Ints:
         """Device of each op, for one or many rows of homes."""
-        return np.asarray(homes)[..., self.view.units.unit]
+        return np.asarray(homes)[..., self.problem.units.unit]
 
     def feasible(self, devices: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each row respects compatibility, colocation and static capacities."""
@@ -137,28 +114,28 @@ class Space:
         good = (self.devices_of(homes) == devices).all(axis=1)
         inside = ((homes >= 0) & (homes < problem.num_devices)).all(axis=1)
         safe = np.clip(homes, 0, problem.num_devices - 1)
-        good &= inside & self.view.units.allowed[np.arange(self.num_units), safe].all(axis=1)
+        good &= inside & self.problem.units.allowed[np.arange(self.num_units), safe].all(axis=1)
         for row, home in enumerate(safe):
             used = np.zeros(problem.num_devices, dtype=np.int64)
-            np.add.at(used, home, self.view.units.bytes)
+            np.add.at(used, home, self.problem.units.bytes)
             good[row] &= bool((used <= problem.capacity).all())
         return np.asarray(good)
 
     def repaired(self, homes: Ints) -> Ints | None:
         """Return homes that fit, close to `homes`; None if no way was found."""
-        fitted = repair(self.view.units, homes, self.view.unit_work)
-        return self.view.packing if fitted is None else fitted
+        fitted = repair(self.problem.units, homes, self.context.unit_work)
+        return self.context.packing if fitted is None else fitted
 
     def random_homes(self, rng: np.random.Generator) -> Ints | None:
         """Return an allowed device per unit, uniform before repair; None if nothing was found that fits."""
-        allowed = self.view.units.allowed
+        allowed = self.problem.units.allowed
         pick = np.where(allowed, rng.random(allowed.shape), -1.0).argmax(axis=1)
         return self.repaired(pick.astype(np.int64))
 
     def chunk_homes(self) -> Ints | None:
         """Contiguous chunks of the topological order with equal work, one per device, repaired to fit."""
         problem = self.problem
-        work = self.view.mean_compute[problem.topological_order]
+        work = self.context.mean_compute[problem.topological_order]
         middle = np.cumsum(work) - work / 2
         chunk = (middle / max(work.sum(), 1e-30) * problem.num_devices).astype(np.int64)
         device = np.empty(problem.num_ops, dtype=np.int64)
@@ -172,9 +149,9 @@ class Space:
         result would do more than half a device's share of the work, need more bytes than a device has, or have
         no device that runs all. Groups left over are then merged along the topological order.
         """
-        units, problem = self.view.units, self.problem
+        units, problem = self.problem.units, self.problem
         allowed = units.allowed.copy()
-        work = np.bincount(units.unit, weights=self.view.mean_compute, minlength=self.num_units)
+        work = np.bincount(units.unit, weights=self.context.mean_compute, minlength=self.num_units)
         size = units.bytes.astype(np.float64)
         # Below 2 * work / count nothing could reach the wanted number.
         cap = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))

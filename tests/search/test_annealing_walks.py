@@ -12,8 +12,9 @@ from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.judge import placement_violations
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.search.space import Space
-from placeopt.solvers.search.walker import Crew, Walker, random_states
+from placeopt.model.random_bits import random_states
+from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam
+from placeopt.solvers.search.search_space import SearchSpace
 
 SEEDS = st.integers(0, 10_000)
 
@@ -47,10 +48,10 @@ def walker_on(seed, *, max_ops=14, capacity=None):
     if capacity:
         room = max(int(problem.resident.sum() * 0.7), int(problem.resident.sum()) // problem.num_devices + 30)
         problem = problem.replace(capacity=np.full(problem.num_devices, room))
-    space = Space(problem)
+    space = SearchSpace(problem)
     homes = space.random_homes(rng)
     assert homes is not None
-    return problem, Walker(space, space.devices_of(homes), space.sequence, random_states(rng, 1)[0])
+    return problem, AnnealingWalk(space, space.devices_of(homes), space.sequence, random_states(rng, 1)[0])
 
 
 @pytest.mark.interpreted
@@ -61,7 +62,7 @@ def test_incremental_values_are_those_of_a_full_schedule(seed):
     problem, walker = walker_on(seed)
     for steps, heat in ((1, 0.0), (7, 5.0), (40, 2.0), (40, 0.0)):
         walker.run(steps, heat, heat / 10)
-        walk = walker._walk
+        walk = walker._state
         start = serial_schedule(problem, walk.device, walk.sequence)
         finish = start + problem.compute[np.arange(problem.num_ops), walk.device]
         assert walker.value == finish.max()
@@ -87,7 +88,7 @@ def test_walks_keep_every_constraint(seed):
     problem, walker = walker_on(seed, capacity=True)
     for _ in range(6):
         walker.run(15, 10.0, 1.0)
-        walk = walker._walk
+        walk = walker._state
         assert not placement_violations(problem, Placement(walk.device))
         place = np.argsort(walk.sequence)
         readers = problem.consumer
@@ -114,8 +115,8 @@ def test_every_move_is_made():
     edges = [(int(rng.integers(max(0, v - 6), v)), v, int(rng.integers(1, 20))) for v in range(1, 60) for _ in range(2)]
     edges = sorted({(u, v): (u, v, c) for u, v, c in edges}.values())
     problem = PlacementProblem.from_edges(rng.integers(1, 20, (60, 3)), edges)
-    space = Space(problem)
-    walker = Walker(space, rng.integers(0, 3, 60), space.sequence, random_states(rng, 1)[0])
+    space = SearchSpace(problem)
+    walker = AnnealingWalk(space, rng.integers(0, 3, 60), space.sequence, random_states(rng, 1)[0])
     walker.run(4000, 100.0, 10.0)
     assert (walker.tally[:, :2] > 0).all()
     assert walker.tally[:, 0].sum() == 4000
@@ -133,7 +134,7 @@ def test_crews_do_not_depend_on_threads(threads):
     values = []
     for count in (1, threads):
         walkers = [walker_on(seed)[1] for seed in (11, 12, 13, 14)]
-        with Crew(walkers, count) as crew:
+        with WalkTeam(walkers, count) as crew:
             crew.run([200] * 4, 5.0, 0.1)
         values.append([walker.best_value for walker in walkers])
     assert values[0] == values[1]

@@ -23,7 +23,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from placeopt.solvers.search.walk import NEVER
+from placeopt.model.random_bits import below, uniform
+from placeopt.solvers.search.walk_state import NEVER
 
 REJECTED = -1
 """Value of a decoding that was given up because the limit is passed."""
@@ -37,24 +38,6 @@ _inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=
 """For kernels that only kernels call: without an entry from Python they compile in half the time."""
 
 
-# --- random numbers --------------------------------------------------------------------------------------
-
-
-@_inner
-def _uniform(s):
-    """Return a float in [0, 1) and advance the state."""
-    s[0] = (((s[0] & 4294967294) << 12) & 4294967295) ^ ((((s[0] << 13) & 4294967295) ^ s[0]) >> 19)
-    s[1] = (((s[1] & 4294967288) << 4) & 4294967295) ^ ((((s[1] << 2) & 4294967295) ^ s[1]) >> 25)
-    s[2] = (((s[2] & 4294967280) << 17) & 4294967295) ^ ((((s[2] << 3) & 4294967295) ^ s[2]) >> 11)
-    return (s[0] ^ s[1] ^ s[2]) * 2.3283064365386963e-10  # 2^-32
-
-
-@_inner
-def _below(s, count):
-    """Return an integer in [0, count)."""
-    return int(_uniform(s) * count)
-
-
 # --- decoding --------------------------------------------------------------------------------------------
 
 
@@ -65,11 +48,11 @@ def _update_tails(g, w, last):
         op = w.sequence[i]
         source = w.device[op]
         longest = 0
-        for e in range(g.edge_ptr[op], g.edge_ptr[op + 1]):
-            length = w.new_tail[g.edge_op[e]]
-            d = w.device[g.edge_op[e]]
+        for e in range(g.successors.pointer[op], g.successors.pointer[op + 1]):
+            length = w.new_tail[g.successors.op[e]]
+            d = w.device[g.successors.op[e]]
             if d != source:
-                length += g.transfer[g.edge_tensor[e], g.link_class[source, d]]
+                length += g.transfer[g.successors.tensor[e], g.link_class[source, d]]
             longest = max(longest, length)
         w.new_tail[op] = longest + g.compute[op, source]
 
@@ -99,11 +82,11 @@ def decode(g, w, first, limit):
         op = w.sequence[i]
         d = device[op]
         time = 0
-        for e in range(g.pred_ptr[op], g.pred_ptr[op + 1]):
-            p = g.pred_op[e]
+        for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
+            p = g.predecessors.op[e]
             arrival = finish[p]
             if device[p] != d:
-                arrival += g.transfer[g.pred_tensor[e], g.link_class[device[p], d]]
+                arrival += g.transfer[g.predecessors.tensor[e], g.link_class[device[p], d]]
             time = max(time, arrival)
         row = w.new_table[d]
         size = w.new_held[d]
@@ -161,8 +144,8 @@ def settle(g, w):
         w.visit[op] = 0
         w.load[w.device[op]] += g.compute[op, w.device[op]]
     for unit in range(w.home.shape[0]):
-        w.home[unit] = w.device[g.unit_op[g.unit_ptr[unit]]]
-        w.used[w.home[unit]] += g.unit_bytes[unit]
+        w.home[unit] = w.device[g.units.member[g.units.member_ptr[unit]]]
+        w.used[w.home[unit]] += g.units.bytes[unit]
         w.unit_mark[unit] = 0
     w.stamp[0] = 0
     _update_tails(g, w, n - 1)
@@ -175,7 +158,7 @@ def settle(g, w):
 @_inner
 def _add(g, w, count, unit, d):
     """Append "unit goes to d" to the proposal, unless it is there, or d cannot run it; return the new count."""
-    if w.unit_mark[unit] == w.stamp[0] or w.home[unit] == d or not g.allowed[unit, d]:
+    if w.unit_mark[unit] == w.stamp[0] or w.home[unit] == d or not g.units.allowed[unit, d]:
         return count
     w.unit_mark[unit] = w.stamp[0]
     w.unit_list[count] = unit
@@ -186,12 +169,13 @@ def _add(g, w, count, unit, d):
 @_inner
 def _neighbour(g, w, op):
     """Return a random op that shares a tensor with `op`, -1 if there is none."""
-    ins = g.pred_ptr[op + 1] - g.pred_ptr[op]
-    outs = g.edge_ptr[op + 1] - g.edge_ptr[op]
-    if ins + outs == 0:
+    ins, outs = g.predecessors, g.successors
+    first, count = ins.pointer[op], ins.pointer[op + 1] - ins.pointer[op]
+    total = count + outs.pointer[op + 1] - outs.pointer[op]
+    if total == 0:
         return -1
-    pick = _below(w.random, ins + outs)
-    return g.pred_op[g.pred_ptr[op] + pick] if pick < ins else g.edge_op[g.edge_ptr[op] + pick - ins]
+    pick = below(w.random, total)
+    return ins.op[first + pick] if pick < count else outs.op[outs.pointer[op] + pick - count]
 
 
 @_inner
@@ -205,12 +189,13 @@ def _grow(g, w, count, op, together, room, d):
     """
     home = w.device[op]
     threshold = 0
-    outs = g.edge_ptr[op + 1] - g.edge_ptr[op]
-    ins = g.pred_ptr[op + 1] - g.pred_ptr[op]
-    if ins + outs > 0 and _uniform(w.random) < 0.7:
-        pick = _below(w.random, ins + outs)
-        tensor = g.pred_tensor[g.pred_ptr[op] + pick] if pick < ins else g.edge_tensor[g.edge_ptr[op] + pick - ins]
-        threshold = g.weight[tensor]
+    ins, outs = g.predecessors, g.successors
+    before = ins.pointer[op + 1] - ins.pointer[op]
+    degree = before + outs.pointer[op + 1] - outs.pointer[op]
+    if degree > 0 and uniform(w.random) < 0.7:
+        pick = below(w.random, degree)
+        near = ins.tensor[ins.pointer[op] + pick] if pick < before else outs.tensor[outs.pointer[op] + pick - before]
+        threshold = g.weight[near]
     stamp = w.stamp[0]
     w.visit[op] = stamp
     w.queue[0] = op
@@ -218,26 +203,21 @@ def _grow(g, w, count, op, together, room, d):
     at = 0
     while at < filled:
         # A random frontier, so that clusters have many shapes.
-        other = at + _below(w.random, filled - at)
+        other = at + below(w.random, filled - at)
         x = w.queue[other]
         w.queue[other] = w.queue[at]
         w.queue[at] = x
         at += 1
-        count = _add(g, w, count, g.unit[x], d)
-        for e in range(g.edge_ptr[x], g.edge_ptr[x + 1]):
-            y = g.edge_op[e]
-            heavy = filled < room and w.visit[y] != stamp and g.weight[g.edge_tensor[e]] >= threshold
-            if heavy and (not together or w.device[y] == home):
-                w.visit[y] = stamp
-                w.queue[filled] = y
-                filled += 1
-        for e in range(g.pred_ptr[x], g.pred_ptr[x + 1]):
-            y = g.pred_op[e]
-            heavy = filled < room and w.visit[y] != stamp and g.weight[g.pred_tensor[e]] >= threshold
-            if heavy and (not together or w.device[y] == home):
-                w.visit[y] = stamp
-                w.queue[filled] = y
-                filled += 1
+        count = _add(g, w, count, g.units.unit[x], d)
+        for side in range(2):
+            edges = outs if side == 0 else ins
+            for e in range(edges.pointer[x], edges.pointer[x + 1]):
+                y = edges.op[e]
+                heavy = filled < room and w.visit[y] != stamp and g.weight[edges.tensor[e]] >= threshold
+                if heavy and (not together or w.device[y] == home):
+                    w.visit[y] = stamp
+                    w.queue[filled] = y
+                    filled += 1
     return count
 
 
@@ -245,13 +225,13 @@ def _grow(g, w, count, op, together, room, d):
 def _room(g, w):
     """Return a cluster size, log-uniform between 2 and twice a device's share of the ops."""
     n, k = g.compute.shape
-    return int(2.0 * np.exp(_uniform(w.random) * np.log(max(1.5, n / k))))
+    return int(2.0 * np.exp(uniform(w.random) * np.log(max(1.5, n / k))))
 
 
 @_inner
 def _other_device(g, w, d):
     """Return a random device that is not d (k > 1)."""
-    return (d + 1 + _below(w.random, g.compute.shape[1] - 1)) % g.compute.shape[1]
+    return (d + 1 + below(w.random, g.compute.shape[1] - 1)) % g.compute.shape[1]
 
 
 @_inner
@@ -271,10 +251,10 @@ def _shift(w, op, to):
 def _clip(g, w, op, to):
     """Return the position nearest to `to` where `op` comes after its producers and before its consumers."""
     low, high = 0, w.device.shape[0] - 1
-    for e in range(g.pred_ptr[op], g.pred_ptr[op + 1]):
-        low = max(low, w.position[g.pred_op[e]] + 1)
-    for e in range(g.edge_ptr[op], g.edge_ptr[op + 1]):
-        high = min(high, w.position[g.edge_op[e]] - 1)
+    for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
+        low = max(low, w.position[g.predecessors.op[e]] + 1)
+    for e in range(g.successors.pointer[op], g.successors.pointer[op + 1]):
+        high = min(high, w.position[g.successors.op[e]] - 1)
     return min(max(to, low), high)
 
 
@@ -288,7 +268,7 @@ def _critical(g, w):
     n = w.device.shape[0]
     op = 0
     for i in range(n):
-        if w.finish[i] > w.finish[op] or (w.finish[i] == w.finish[op] and _uniform(w.random) < 0.2):
+        if w.finish[i] > w.finish[op] or (w.finish[i] == w.finish[op] and uniform(w.random) < 0.2):
             op = i
     chosen, source, steps = -1, -1, 0
     by_data = False
@@ -298,9 +278,9 @@ def _critical(g, w):
         d = w.device[op]
         previous = -1
         paid = False
-        for e in range(g.pred_ptr[op], g.pred_ptr[op + 1]):
-            p = g.pred_op[e]
-            cost = 0 if w.device[p] == d else g.transfer[g.pred_tensor[e], g.link_class[w.device[p], d]]
+        for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
+            p = g.predecessors.op[e]
+            cost = 0 if w.device[p] == d else g.transfer[g.predecessors.tensor[e], g.link_class[w.device[p], d]]
             if w.finish[p] + cost == w.start[op]:
                 previous = p
                 paid = cost > 0
@@ -313,7 +293,7 @@ def _critical(g, w):
                 break
         if paid or not data:
             steps += 1
-            if _uniform(w.random) * steps < 1.0:
+            if uniform(w.random) * steps < 1.0:
                 chosen, source, by_data = op, previous, data
         op = previous
     return chosen, source, by_data
@@ -323,13 +303,13 @@ def _critical(g, w):
 def _window(g, w):
     """Propose that two devices swap what they start within a window of time (often: from some time on)."""
     n, k = g.compute.shape
-    first = w.start[_below(w.random, n)]
-    last = NEVER if _uniform(w.random) < 0.5 else w.start[_below(w.random, n)]
-    a = _below(w.random, k)
+    first = w.start[below(w.random, n)]
+    last = NEVER if uniform(w.random) < 0.5 else w.start[below(w.random, n)]
+    a = below(w.random, k)
     b = _other_device(g, w, a)
     count = 0
     for unit in range(w.home.shape[0]):
-        moment = w.start[g.unit_op[g.unit_ptr[unit]]]
+        moment = w.start[g.units.member[g.units.member_ptr[unit]]]
         if first <= moment <= last:
             if w.home[unit] == a:
                 count = _add(g, w, count, unit, b)
@@ -339,30 +319,62 @@ def _window(g, w):
 
 
 @_inner
+def _overtake(g, w, op):
+    """Return (op to shift, its position): an op ahead of the one just before it on its device, or the other behind."""
+    for _ in range(8):
+        if w.before[op] >= 0:
+            break
+        op = below(w.random, w.device.shape[0])
+    previous = w.before[op]
+    if previous < 0:
+        return -1, 0
+    if uniform(w.random) < 0.5:
+        return op, w.position[previous]
+    return previous, w.position[op]
+
+
+@_inner
+def _choose_cluster(g, w, move, op):
+    """Return (op at the centre, device it goes to, ops to visit, whether only its device's, op that goes back or -1)."""
+    n, d = g.compute.shape[0], w.device[op]
+    neighbour = _neighbour(g, w, op)
+    to, room, together, back = _other_device(g, w, d), 1, True, -1
+    if move == SWAP:
+        back = below(w.random, n)
+        to = w.device[back]
+    elif neighbour >= 0 and move == JOIN:
+        to = w.device[neighbour]
+    elif neighbour >= 0 and move != REASSIGN:
+        room = _room(g, w)
+        together = move != GATHER
+        if move == GATHER or (w.device[neighbour] != d and uniform(w.random) < 0.5):
+            to = w.device[neighbour]
+        if move == EXCHANGE:
+            for _ in range(8):
+                back = below(w.random, n)
+                if w.device[back] == to:
+                    break
+            if w.device[back] != to:
+                back = -1
+    return op, to, room, together, back
+
+
+@_inner
 def _propose(g, w, move):
     """Fill the proposal with a random move of a kind; return (units that move, op to shift or -1, its position)."""
     n, k = g.compute.shape
     w.stamp[0] += 1
-    op = _below(w.random, n)
+    op = below(w.random, n)
     d = w.device[op]
     # A move shifts an op in the sequence, or takes a cluster to a device (and maybe another one back). Each helper
     # is called from one place: they are inlined, and the compiler's time grows with every copy.
     shifted, place = -1, 0
     seed, to, room, together, back = -1, 0, 1, True, -1
     if move == REORDER:
-        reach = int(np.exp(_uniform(w.random) * np.log(n)))
-        shifted, place = op, w.position[op] + (reach if _uniform(w.random) < 0.5 else -reach)
+        reach = int(np.exp(uniform(w.random) * np.log(n)))
+        shifted, place = op, w.position[op] + (reach if uniform(w.random) < 0.5 else -reach)
     elif move == OVERTAKE:
-        # An op that started right after another on its device: ahead of it, or the other behind it.
-        for _ in range(8):
-            if w.before[op] >= 0:
-                break
-            op = _below(w.random, n)
-        previous = w.before[op]
-        if previous >= 0:
-            ahead = _uniform(w.random) < 0.5
-            shifted = op if ahead else previous
-            place = w.position[previous if ahead else op]
+        shifted, place = _overtake(g, w, op)
     elif k == 1:
         return 0, -1, 0
     elif move == WINDOW:
@@ -371,38 +383,17 @@ def _propose(g, w, move):
         reader, source, by_data = _critical(g, w)
         if reader < 0:
             return 0, -1, 0
-        pick = _uniform(w.random)
+        pick = uniform(w.random)
         if not by_data and pick < 0.4:
             shifted, place = reader, w.position[source]
         else:
-            room = 1 if _uniform(w.random) < 0.5 else _room(g, w)
+            room = 1 if uniform(w.random) < 0.5 else _room(g, w)
             seed = reader if pick < (0.5 if by_data else 0.7) else source
-            if by_data:
-                to = w.device[source if seed == reader else reader]
-            else:
+            to = w.device[source if seed == reader else reader]
+            if not by_data:
                 to = _other_device(g, w, w.device[seed])
     else:
-        neighbour = _neighbour(g, w, op)
-        other = _other_device(g, w, d)
-        seed, to = op, other
-        if move == SWAP:
-            back = _below(w.random, n)
-            to = w.device[back]
-        elif neighbour >= 0 and move != REASSIGN:
-            if move == JOIN:
-                to = w.device[neighbour]
-            else:
-                room = _room(g, w)
-                together = move != GATHER
-                if move == GATHER or (w.device[neighbour] != d and _uniform(w.random) < 0.5):
-                    to = w.device[neighbour]
-                if move == EXCHANGE:
-                    for _ in range(8):
-                        back = _below(w.random, n)
-                        if w.device[back] == to:
-                            break
-                    if w.device[back] != to:
-                        back = -1
+        seed, to, room, together, back = _choose_cluster(g, w, move, op)
     if shifted >= 0:
         return 0, shifted, _clip(g, w, shifted, place)
     count = 0
@@ -421,13 +412,13 @@ def _move_units(g, w, count):
     for i in range(count):
         unit = w.unit_list[i]
         old, new = w.home[unit], w.unit_to[i]
-        for j in range(g.unit_ptr[unit], g.unit_ptr[unit + 1]):
-            op = g.unit_op[j]
+        for j in range(g.units.member_ptr[unit], g.units.member_ptr[unit + 1]):
+            op = g.units.member[j]
             w.device[op] = new
             w.load[old] -= g.compute[op, old]
             w.load[new] += g.compute[op, new]
-        w.used[old] -= g.unit_bytes[unit]
-        w.used[new] += g.unit_bytes[unit]
+        w.used[old] -= g.units.bytes[unit]
+        w.used[new] += g.units.bytes[unit]
         w.home[unit] = new
         w.unit_to[i] = old
 
@@ -453,13 +444,13 @@ def anneal(g, w, chance, steps, hot, cold, target, tally):
         if w.value[1] <= target:
             return step
         temperature *= factor
-        pick = _uniform(w.random)
+        pick = uniform(w.random)
         move = 0
         while move + 1 < chance.shape[0] and chance[move] <= pick:
             move += 1
         tally[move, 0] += 1
         units, op, to = _propose(g, w, move)
-        draw = _uniform(w.random)
+        draw = uniform(w.random)
         at = w.position[op] if op >= 0 else 0
         if units == 0 and (op < 0 or at == to):
             continue
@@ -468,16 +459,16 @@ def anneal(g, w, chance, steps, hot, cold, target, tally):
             limit += int(min(-temperature * np.log(draw + 1e-12), 1e17))
         first, last = n, -1
         for i in range(units):
-            for j in range(g.unit_ptr[w.unit_list[i]], g.unit_ptr[w.unit_list[i] + 1]):
-                first = min(first, w.position[g.unit_op[j]])
-                last = max(last, w.position[g.unit_op[j]])
+            for j in range(g.units.member_ptr[w.unit_list[i]], g.units.member_ptr[w.unit_list[i] + 1]):
+                first = min(first, w.position[g.units.member[j]])
+                last = max(last, w.position[g.units.member[j]])
         _move_units(g, w, units)
         if op >= 0:
             _shift(w, op, to)
             first = min(first, at, to)
         value = 0
         for d in range(k):
-            if w.used[d] > g.capacity[d] or w.load[d] > limit:
+            if w.used[d] > g.units.capacity[d] or w.load[d] > limit:
                 value = REJECTED
         if value != REJECTED:
             _update_tails(g, w, last)

@@ -9,33 +9,28 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from placeopt.model.projection import Edges
+    from placeopt.model.units import Units
+
     Ints = NDArray[np.int64]
 
 NEVER = 2**63 - 1
+"""A time that never comes; the value of a walk that has none yet."""
 
 
-class Graph(NamedTuple):
-    """The problem as the walk reads it (n ops, k devices, m tensors, u units that share a device)."""
+class WalkGraph(NamedTuple):
+    """The problem as the walk and the moves of populations read it (n ops, k devices, m tensors)."""
 
     compute: Ints  # (n, k) ticks
-    edge_ptr: Ints  # (n + 1,)
-    edge_op: Ints  # (edges,)
-    edge_tensor: Ints  # (edges,)
-    pred_ptr: Ints  # (n + 1,)
-    pred_op: Ints  # (edges,)
-    pred_tensor: Ints  # (edges,)
+    successors: Edges
+    predecessors: Edges
     transfer: Ints  # (m, classes) ticks
     link_class: Ints  # (k, k)
     weight: Ints  # (m,) mean ticks of a tensor between devices
-    unit: Ints  # (n,) unit of each op
-    unit_ptr: Ints  # (u + 1,)
-    unit_op: Ints  # (n,)
-    allowed: NDArray[np.bool_]  # (u, k)
-    unit_bytes: Ints  # (u,)
-    capacity: Ints  # (k,)
+    units: Units  # ops that share a device
 
 
-class Walk(NamedTuple):
+class WalkState(NamedTuple):
     """State of one walk and its scratch memory."""
 
     random: Ints  # (3,) generator state
@@ -69,10 +64,10 @@ class Walk(NamedTuple):
     new_table: Ints  # (k, n)
 
 
-def make_walk(g: Graph, random: Ints, device: Ints, sequence: Ints) -> Walk:
-    """Allocate a walk at (device, sequence); `anneal_kernels.settle` evaluates it."""
+def make_state(g: WalkGraph, random: Ints, device: Ints, sequence: Ints) -> WalkState:
+    """Allocate a walk at (device, sequence); `walk_kernels.settle` evaluates it."""
     n, k = g.compute.shape
-    u = len(g.unit_bytes)
+    u = len(g.units.bytes)
 
     def ints(*shape: int) -> Ints:
         return np.zeros(shape, dtype=np.int64)
@@ -81,7 +76,7 @@ def make_walk(g: Graph, random: Ints, device: Ints, sequence: Ints) -> Walk:
         # Not cleared: only the part that is used becomes resident memory.
         return np.empty((k, n), dtype=np.int64)
 
-    return Walk(
+    return WalkState(
         random=random.copy(), device=device.copy(), sequence=sequence.copy(), position=ints(n), home=ints(u),
         used=ints(k), load=ints(k), start=ints(n), finish=ints(n), before=ints(n), tail=ints(n), held=ints(k),
         table=table(), best_device=device.copy(), best_sequence=sequence.copy(), value=np.full(2, NEVER),

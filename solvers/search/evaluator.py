@@ -1,0 +1,153 @@
+"""The evaluator of the searches: values of candidates in batches, within the budget.
+
+One object counts evaluations, keeps the time, and hands every candidate to the tracker, so that no search can
+overrun its budget or lose the best it has seen. What is minimised is the problem's objective, or a user's own
+measurement.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.makespan.objective import MAKESPAN
+from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.objective import INFEASIBLE, objective_of
+from placeopt.model.placement import Placement
+from placeopt.solvers.heuristics.repair import pack
+from placeopt.solvers.search.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.solving.tracker import Tracker
+
+Measure = Callable[[Any], float]
+"""A user's own measurement: devices, shape (num_ops,), to seconds; not finite where the placement fails."""
+
+SLICE_SECONDS = 0.05
+"""Aimed length of one call of the evaluator, between two looks at the clock."""
+
+CHUNK_WORK = 400_000
+"""Ops and edges replayed between two looks at the clock, about ten milliseconds."""
+
+DECODED: tuple[Any, ...] = (MAKESPAN,)
+"""Objectives whose value the compiled walk finds: the end of a schedule of ops that transfers delay."""
+
+
+class BudgetedEvaluator:
+    """Evaluates rows of devices (and ranks), counts them, and offers the best to the tracker.
+
+    Parameters
+    ----------
+    measure : replaces the problem's objective; called once per candidate that satisfies the constraints.
+    threads : of the evaluator; None for one per core. Results do not depend on it.
+
+    Attributes
+    ----------
+    ordered : whether ranks matter.
+    walkable : whether the compiled walk applies: an objective that it decodes, no contention, no peak memory.
+    """
+
+    def __init__(
+        self, tracker: Tracker[Placement], *, measure: Measure | None = None, threads: int | None = None
+    ) -> None:
+        self.tracker, self.measure, self.threads = tracker, measure, threads
+        self.problem = tracker.problem
+        self.objective = objective_of(self.problem)
+        self.space = SearchSpace(self.problem)
+        self.ordered = self.objective.ordered and measure is None
+        static = self.problem.num_channels == 0 and self.problem.memory == "static"
+        self.walkable = measure is None and static and self.objective in DECODED
+        self._seconds_per_row = 0.0
+        if measure is not None:
+            tracker.message = "the value is the caller's measurement of this placement"
+
+    def values(self, devices: NDArray[Any], ranks: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Values of rows of devices in ticks; INFEASIBLE for those that break a constraint or exceed the budget.
+
+        Parameters
+        ----------
+        devices : shape (batch, num_ops). ranks : one row for all, or one each; read where order matters.
+        """
+        devices = np.ascontiguousarray(devices, dtype=np.int32)
+        out = np.full(len(devices), INFEASIBLE, dtype=np.int64)
+        todo = min(len(devices), self.tracker.evaluations_left)
+        at = 0
+        while at < todo and (at == 0 or self.tracker.seconds_left > 0):
+            step = self._rows_at_once(todo - at)
+            rows = slice(at, at + step)
+            began = time.perf_counter()
+            out[rows] = self._batch(devices[rows], ranks if ranks is None or ranks.ndim == 1 else ranks[rows])
+            spent = (time.perf_counter() - began) / step
+            if at > 0 or self._seconds_per_row > 0 or step < todo:  # the very first call may compile
+                self._seconds_per_row = max(spent, 1e-9)
+            self.tracker.count(step)
+            best = at + int(out[rows].argmin())
+            if out[best] < (INFEASIBLE if self.tracker.value is None else self.tracker.value):
+                rank = None
+                if self.ordered and ranks is not None:
+                    rank = ranks if ranks.ndim == 1 else ranks[best]
+                self.tracker.offer(int(out[best]), Placement(devices[best], rank))
+            at += step
+            if self.tracker.stop():
+                break
+        return out
+
+    def _rows_at_once(self, left: int) -> int:
+        """Rows to evaluate before the next look at the clock."""
+        if self._seconds_per_row > 0:
+            return min(left, max(1, int(SLICE_SECONDS / self._seconds_per_row)))
+        limited = self.tracker.budget.seconds is not None
+        return min(left, 4) if limited else left  # the first rows tell how long one takes
+
+    def _batch(self, devices: NDArray[np.int32], ranks: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        if self.measure is not None:
+            return self._measured(devices, self.measure)
+        return self.objective.evaluate_batch(self.problem, devices, ranks, threads=self.threads)
+
+    def _measured(self, devices: NDArray[np.int32], measure: Measure) -> NDArray[np.int64]:
+        out = np.full(len(devices), INFEASIBLE, dtype=np.int64)
+        for row in np.flatnonzero(self.space.feasible(devices)):
+            seconds = float(measure(devices[row].astype(np.int64)))
+            if math.isfinite(seconds):
+                ticks = round(seconds / self.problem.tick_seconds)
+                if not 0 <= ticks < 2**62:
+                    raise InputError(
+                        f"measure: expected seconds between 0 and {2**62 * self.problem.tick_seconds:.3g}, "
+                        f"received {seconds}"
+                    )
+                out[row] = ticks
+        return out
+
+    @property
+    def target(self) -> int:
+        """Value at which a search may end: the budget's target, or a proven bound."""
+        return max(self.tracker.budget.target or 0, self.tracker.lower_bound)
+
+    @property
+    def chunk(self) -> int:
+        """Steps of a walk between two looks at the clock."""
+        return int(np.clip(CHUNK_WORK // (self.problem.num_ops + self.problem.num_edges), 4, 4096))
+
+    def value_of(self, placement: Placement) -> int:
+        """Value of one placement in its fastest execution, counted as one evaluation and offered."""
+        if not self.ordered:
+            return int(self.values(placement.device[None, :])[0])
+        self.tracker.count(1)
+        try:
+            value, _ = self.objective.value(self.problem, placement)
+        except InfeasiblePlacementError:
+            return INFEASIBLE
+        self.tracker.offer(value, placement)
+        return value
+
+    def conclude(self) -> None:
+        """Note why the budget ended the search; where nothing was found, try to prove that nothing fits."""
+        self.tracker.stop()
+        if self.tracker.solution is None and pack(self.problem.units)[1]:
+            self.tracker.infeasible("the ops cannot be packed into the capacities (proved by an integer program)")

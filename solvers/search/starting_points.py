@@ -1,0 +1,119 @@
+"""Where a search starts: the caller's placement, a heuristic's, or chance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.errors import InputError
+from placeopt.model.objective import INFEASIBLE
+from placeopt.model.placement import Placement
+from placeopt.period.objective import PERIOD
+from placeopt.solvers.search.search_space import distinct
+from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.run import run_part
+
+if TYPE_CHECKING:
+    from placeopt.solvers.search.evaluator import BudgetedEvaluator
+
+RANDOM = "random"
+"""Name of the start from scratch."""
+
+ATTEMPTS = 16
+"""Random placements tried, at most, to find one that satisfies every constraint."""
+
+START_SHARE = 4
+"""A solver that proposes a start gets one part in so many of the budget."""
+
+STARTERS: dict[Any, str] = {PERIOD: "linear-dp"}
+"""Start, by objective, where the one that is asked for does not take it."""
+
+RESERVING = "etf"
+"""Heuristic that finds a start where random placements break the limit on peak memory."""
+
+
+def check_start(solver: str, start: str) -> None:
+    """Refuse a start that is no solver name.
+
+    Raises
+    ------
+    InputError
+        With the names that are known.
+    """
+    if start != RANDOM and start not in specs("placement"):
+        known = ", ".join(sorted(specs("placement")))
+        raise InputError(f"{solver}: start must be 'random' or the name of a solver ({known}), received '{start}'")
+
+
+def starting_placements(evaluator: BudgetedEvaluator, start: str, rng: np.random.Generator) -> list[Placement]:
+    """Return the placements to start from, evaluated, best first; at least one unless none was found.
+
+    The caller's initial placement (the incumbent of the tracker) is one of them.
+
+    Parameters
+    ----------
+    start : solver that proposes a start, on a part of the budget; "random" for none.
+    """
+    tracker = evaluator.tracker
+    found: list[tuple[int, Placement]] = []
+
+    def consider(placement: Placement) -> None:
+        if tracker.evaluations_left > 0:
+            value = evaluator.value_of(placement)
+            if value != INFEASIBLE:
+                found.append((value, placement))
+
+    if tracker.solution is not None:
+        if tracker.value is None:
+            consider(tracker.solution)  # to be measured
+        else:
+            found.append((tracker.value, tracker.solution))
+    if start != RANDOM:
+        proposed = _propose(evaluator, start)
+        if proposed is not None:
+            value, placement = proposed
+            found.append((value, placement)) if value is not None else consider(placement)
+    if not found:
+        for placement in _fallbacks(evaluator, rng):
+            consider(placement)
+            if found or tracker.stop():
+                break
+    if not found and tracker.evaluations_left > 0 and evaluator.objective.ordered:
+        proposed = _propose(evaluator, RESERVING)
+        if proposed is not None:
+            consider(proposed[1])
+    found.sort(key=lambda pair: pair[0])
+    return distinct(placement for _, placement in found)
+
+
+def _propose(evaluator: BudgetedEvaluator, name: str) -> tuple[int | None, Placement] | None:
+    """Run a solver on a part of the budget; return (value or None if it has to be measured, placement)."""
+    tracker, objective = evaluator.tracker, evaluator.objective
+    if objective.name not in specs("placement")[name].objectives:
+        name = STARTERS.get(objective, "")
+    if not name or tracker.stop():
+        return None
+    measured = evaluator.measure is not None
+    result = run_part(
+        tracker,
+        make_solver(name),
+        seconds=None if tracker.budget.seconds is None else tracker.seconds_left / START_SHARE,
+        evaluations=None if tracker.budget.evaluations is None else max(1, tracker.evaluations_left // START_SHARE),
+        adopt=not measured,
+    )
+    if result is None or result.solution is None:
+        return None  # the start is an offer; a solver that refuses the problem makes none
+    return (None if measured else result.value), result.solution
+
+
+def _fallbacks(evaluator: BudgetedEvaluator, rng: np.random.Generator) -> list[Placement]:
+    """Random placements that fit, contiguous chunks, and everything on one device."""
+    space = evaluator.space
+    rows = [space.random_homes(rng) for _ in range(ATTEMPTS)]
+    chunk = space.chunk_homes()
+    # Random parts hardly ever form a pipeline.
+    rows = [*rows, chunk] if evaluator.objective.ordered else [chunk, *rows]
+    rows += [space.repaired(np.full(space.num_units, d)) for d in range(evaluator.problem.num_devices)]
+    rank = space.rank if evaluator.ordered else None
+    return [Placement(space.devices_of(row), rank) for row in rows if row is not None]
