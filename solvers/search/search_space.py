@@ -46,7 +46,7 @@ class SearchSpace:
 
     @cached_property
     def context(self) -> Context:
-        """The heuristics' view: units, mean costs, upward ranks."""
+        """What heuristics know of the problem: mean costs, upward ranks."""
         return Context(self.problem)
 
     @property
