@@ -80,7 +80,7 @@ class DualPolicy(LearnedPlacer):
     )
     policy: str = option("", meaning="policy file to start from, with its own sel_scaling")
     save_policy: str = option("", meaning="file to write the trained policy to")
-    measure: Callable[..., float] | None = option(  # noqa: RUF009
+    measure: Callable[..., float] | None = option(
         None, meaning="stage III: callable that gives the seconds of devices (and of ranks, if it has a true `ordered`)"
     )
 

@@ -20,8 +20,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.period.evaluate import period_batch, period_value
 from placeopt.solvers import portfolio
 from placeopt.solvers.search.search_space import SearchSpace
-from placeopt.solving.options import declared_options
-from placeopt.solving.registry import make_solver, solver_class, specs
+from placeopt.solving.registry import make_solver, specs
 
 SEARCHES = ("cross-entropy", "post", "annealing", "genetic")
 ALL = (*SEARCHES, "portfolio")
@@ -146,8 +145,7 @@ def test_a_black_box_only_sees_placements_that_fit(solver):
 def test_measurements_may_beat_the_bounds_of_the_model(solver):
     """The bounds are proved for the cost model: a system that is faster than it is no contradiction."""
     problem = small(1)
-    key = "measure" if "measure" in declared_options(solver_class(solver)) else "objective"
-    result = solve(problem, make_solver(solver, **{key: lambda device: 1e-9 * (1 + device[0])}), evaluations=40)
+    result = solve(problem, make_solver(solver, measure=lambda device: 1e-9 * (1 + device[0])), evaluations=40)
     assert result.objective == 1
     assert result.lower_bound == 0
 
