@@ -1,4 +1,4 @@
-"""Evaluate placements: the full schedule of one, the makespans of many, the final word on a result."""
+"""Evaluate placements: the full schedule of one, the makespans of many."""
 
 from __future__ import annotations
 
@@ -22,13 +22,7 @@ from placeopt.model.threads import num_threads, parallel_slices
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-    from placeopt.model.result import Result
-    from placeopt.solving.tracker import Tracker
-
-__all__ = [
-    "INFEASIBLE", "Evaluation", "best_queue", "evaluate", "evaluate_batch", "finish", "num_threads", "parallel_slices",
-    "problem_arrays",
-]  # fmt: skip
+__all__ = ["INFEASIBLE", "Evaluation", "best_queue", "evaluate", "evaluate_batch", "num_threads", "parallel_slices"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,36 +196,6 @@ def best_queue(problem: PlacementProblem, placement: Placement) -> tuple[int, st
         if value < best[0]:
             best = (value, mode)
     return best
-
-
-def finish(
-    tracker: Tracker[Placement],
-    placement: Placement | None = None,
-    *,
-    status: str | None = None,
-    message: str = "",
-) -> Result[Placement]:
-    """Re-evaluate the incumbent (or `placement`) and build the Result; no solver grades itself.
-
-    The objective is that of the fastest execution among fifo, priority and planned; `Result.queue` names it.
-    """
-    placement = tracker.solution if placement is None else placement
-    if placement is None:
-        if not message:
-            from placeopt.makespan.bounds.feasibility import infeasible_reason
-
-            message = infeasible_reason(tracker.problem)
-            status = "infeasible" if message else status
-        return tracker.result(
-            status=status, message=message or "no placement found satisfies every constraint; none was proved impossible"
-        )
-    value, queue = best_queue(tracker.problem, placement)
-    if value == INFEASIBLE:
-        tracker.solution, tracker.value = None, None
-        return tracker.result(status="unknown", message=message or "the placement found breaks a constraint")
-    if tracker.value is None or value < tracker.value:
-        tracker.offer(value, placement)
-    return tracker.result(status=status, queue=queue, message=message, solution=placement, objective=value)
 
 
 def warm_up(problem: PlacementProblem | None = None) -> None:

@@ -50,7 +50,7 @@ def call_interruptibly(function: Callable[[], T], stop: Callable[[], object] | N
     return answer[0]
 
 
-def solve_interruptibly(solver: Any, model: Any, callback: Any = None) -> Any:
-    """Return `solver.solve(model, callback)` of CP-SAT; on Ctrl-C stop the search, then raise KeyboardInterrupt."""
-    solver.parameters.catch_sigint_signal = False  # after CP-SAT's own handler, SIGINT would end the process
-    return call_interruptibly(lambda: solver.solve(model, callback), solver.stop_search)
+def solve_interruptibly(cp_solver: Any, model: Any, callback: Any = None) -> Any:
+    """Return `cp_solver.solve(model, callback)` of CP-SAT; on Ctrl-C stop the search, then raise KeyboardInterrupt."""
+    cp_solver.parameters.catch_sigint_signal = False  # after CP-SAT's own handler, SIGINT would end the process
+    return call_interruptibly(lambda: cp_solver.solve(model, callback), cp_solver.stop_search)

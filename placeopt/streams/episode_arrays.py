@@ -9,6 +9,19 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# Features of an action of the log-linear policy: two of the action, one group per degree, then those of its placement.
+ORDER_PLACE, REFUSES, DEGREE_FEATURES = range(3)
+IS_DEGREE, JOB_SIZE, TIGHTNESS, FILL, FILL_SQUARED = range(5)
+NUM_DEGREE_GROUPS = 5
+LOST_ROOM, AREA, WASTE, FREE_AHEAD, HALVES_AHEAD, QUARTERS_AHEAD = range(6)
+NUM_AHEAD = 3  # features of one look ahead: FREE_AHEAD, HALVES_AHEAD and QUARTERS_AHEAD
+LOOKS_AHEAD = (1, 4)  # mean gaps between arrivals
+
+
+def num_features(num_degrees: int) -> int:
+    """Return the number of features of an action of the log-linear policy."""
+    return DEGREE_FEATURES + NUM_DEGREE_GROUPS * num_degrees + FREE_AHEAD + NUM_AHEAD * len(LOOKS_AHEAD)
+
 
 class JobArrays(NamedTuple):
     """Job types on a topology: M models, D degrees, S servers."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from placeopt.streams.episode_arrays import Arrival
+from placeopt.streams import episode_arrays as arrays
+
+# `_nrt=False` leaves reference counting out of functions that allocate nothing: counting every array of a NamedTuple at
+# each call takes longer than the work.
 
 COMPLETED, REFUSED, NO_SPACE, DEADLINE, UNFINISHED = range(5)
 """What became of a job. A job is *refused* where the policy chose no degree although one would have fitted,
@@ -20,21 +23,8 @@ CAUSES = ("completed", "refused", "no space", "deadline", "unfinished")
 
 MAX_DEGREE, MIN_DEGREE, CONSTANT, RANDOM, FEASIBLE_FIRST, ROLLOUT, LOG_LINEAR = range(7)
 
-# Features of an action of the log-linear policy: two of the action, one group per degree, then those of its placement.
-ORDER_PLACE, REFUSES, DEGREE_FEATURES = range(3)
-IS_DEGREE, JOB_SIZE, TIGHTNESS, FILL, FILL_SQUARED = range(5)
-NUM_DEGREE_GROUPS = 5
-LOST_ROOM, AREA, WASTE, FREE_AHEAD, HALVES_AHEAD, QUARTERS_AHEAD = range(6)
-NUM_AHEAD = 3  # features of one look ahead: FREE_AHEAD, HALVES_AHEAD and QUARTERS_AHEAD
-LOOKS_AHEAD = (1, 4)  # mean gaps between arrivals
 
-
-def num_features(num_degrees: int) -> int:
-    """Return the number of features of an action of the log-linear policy."""
-    return DEGREE_FEATURES + NUM_DEGREE_GROUPS * num_degrees + FREE_AHEAD + NUM_AHEAD * len(LOOKS_AHEAD)
-
-
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _uniform(state):  # type: ignore[no-untyped-def]
     """Return a number in [0, 1) and advance the xorshift128+ state (uint64[2])."""
     x = state[0]
@@ -47,7 +37,14 @@ def _uniform(state):  # type: ignore[no-untyped-def]
     return np.float64((x + y) >> np.uint64(11)) / 9007199254740992.0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
+def _copy(source, target):  # type: ignore[no-untyped-def]
+    """Copy an array by hand: an assignment of slices would allocate."""
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
+@njit(cache=True, nogil=True, _nrt=False)
 def _mark_free(free_at, now, free):  # type: ignore[no-untyped-def]
     """Mark the servers that are free now and return how many they are."""
     count = 0
@@ -57,7 +54,7 @@ def _mark_free(free_at, now, free):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _all_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     """Whether every server of a block is marked."""
     for k in range(server_ptr[row], server_ptr[row + 1]):
@@ -66,7 +63,7 @@ def _all_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _first_fit(jobs, size, need, free, memory):  # type: ignore[no-untyped-def]
     """Return the first block of `size` free servers with `need` bytes each, or -1."""
     if size + 1 >= len(jobs.size_ptr):
@@ -82,14 +79,14 @@ def _first_fit(jobs, size, need, free, memory):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _mark(server_ptr, server, row, marks, value):  # type: ignore[no-untyped-def]
     """Mark, or unmark, the servers of a block."""
     for k in range(server_ptr[row], server_ptr[row + 1]):
         marks[server[k]] = value
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
     """Place a job by first fit on `work.free`; mark its servers in `work.trial`, return whether it fits.
 
@@ -120,7 +117,8 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
             for i in range(count):
                 room += memory[op_servers[parent, i]]
             if room >= need:
-                op_servers[op - begin, :count] = op_servers[parent, :count]
+                for i in range(count):
+                    op_servers[op - begin, i] = op_servers[parent, i]
                 found = True
                 break
         if not found:
@@ -136,7 +134,7 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
     """Return the part of the free blocks of the larger degrees that the tried placement would spoil (0 to 1)."""
     total, lost = 0, 0
@@ -155,7 +153,7 @@ def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
     return lost / total if total > 0 else 0.0
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _choose_feasible(jobs, policy, job, work):  # type: ignore[no-untyped-def]
     """Feasible-first: return the degree's index or -1; `work.held` marks the servers.
 
@@ -176,17 +174,17 @@ def _choose_feasible(jobs, policy, job, work):  # type: ignore[no-untyped-def]
             score += policy.fragmentation * _lost_room(jobs, work)
         if score < best_score:
             best, best_score = d, score
-            work.held[:] = work.trial
+            _copy(work.trial, work.held)
     return best
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _in_time(jct, job, d):  # type: ignore[no-untyped-def]
     """Whether a job split with degree `d` fits an empty cluster and meets its deadline."""
     return 0 <= jct[job.model, d] <= job.deadline
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
     """The published heuristics: return an index among the degrees that do not exceed the free servers, or -1."""
     valid = 0
@@ -204,7 +202,7 @@ def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
     return valid - 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-untyped-def]
     """Serve `depth` sampled arrivals from `work.future` on by feasible-first; return the jobs lost and work left."""
     future = work.future
@@ -214,7 +212,7 @@ def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-un
         if time > horizon:
             break
         num_free = _mark_free(future, time, work.free)
-        job = Arrival(policy.pool_model[at], policy.pool_deadline[at], time, num_free)
+        job = arrays.Arrival(policy.pool_model[at], policy.pool_deadline[at], time, num_free)
         d = _choose_feasible(jobs, policy, job, work)
         end = time + jobs.jct[job.model, d] if d >= 0 else time
         at = at + 1 if at + 1 < len(policy.pool_model) else 0
@@ -252,7 +250,7 @@ def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: 
             if not _place(jobs, job.model, d, work) or job.now + jobs.jct[job.model, d] > horizon:
                 continue
             end, cost = job.now + jobs.jct[job.model, d], 0.0
-            taken[:] = work.trial
+            _copy(work.trial, taken)
         for r in range(policy.samples):
             for s in range(len(free_at)):
                 work.future[s] = end if taken[s] else free_at[s]
@@ -264,12 +262,12 @@ def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: 
     return best
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
     """Return the servers in blocks of `size` that first fit packs side by side into `work.free` (kept)."""
     if size < 1 or size + 1 >= len(jobs.size_ptr):
         return 0
-    work.room[:] = work.free
+    _copy(work.free, work.room)
     packed = 0
     # a block taken spoils earlier ones only, so that one pass does
     for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
@@ -299,8 +297,8 @@ def _features(jobs, policy, job, free_at, phi, valid, work):  # type: ignore[no-
             _placement_features(jobs, policy, job, d, phi[d], work)
             _features_ahead(jobs, policy, job, job.now + jobs.jct[job.model, d], free_at, phi[d], work)
     valid[num_degrees] = True
-    phi[num_degrees, ORDER_PLACE] = -1.0
-    phi[num_degrees, REFUSES] = 1.0
+    phi[num_degrees, arrays.ORDER_PLACE] = -1.0
+    phi[num_degrees, arrays.REFUSES] = 1.0
     work.trial[:] = False
     _features_ahead(jobs, policy, job, job.now, free_at, phi[num_degrees], work)
 
@@ -314,42 +312,42 @@ def _degree_features(jobs, policy, job, d, row, num_servers):  # type: ignore[no
     for position in range(num_degrees):
         if policy.order[job.model, position] == d:
             rank = position
-    row[ORDER_PLACE] = -rank / num_degrees
-    at = DEGREE_FEATURES + d
-    row[at + IS_DEGREE * num_degrees] = 1.0
-    row[at + JOB_SIZE * num_degrees] = jobs.sequential[job.model] / jobs.sequential.max()
-    row[at + TIGHTNESS * num_degrees] = jobs.sequential[job.model] / max(job.deadline, 1) / jobs.degrees[-1]
-    row[at + FILL * num_degrees] = fill
-    row[at + FILL_SQUARED * num_degrees] = fill * fill
+    row[arrays.ORDER_PLACE] = -rank / num_degrees
+    at = arrays.DEGREE_FEATURES + d
+    row[at + arrays.IS_DEGREE * num_degrees] = 1.0
+    row[at + arrays.JOB_SIZE * num_degrees] = jobs.sequential[job.model] / jobs.sequential.max()
+    row[at + arrays.TIGHTNESS * num_degrees] = jobs.sequential[job.model] / max(job.deadline, 1) / jobs.degrees[-1]
+    row[at + arrays.FILL * num_degrees] = fill
+    row[at + arrays.FILL_SQUARED * num_degrees] = fill * fill
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _placement_features(jobs, policy, job, d, row, work):  # type: ignore[no-untyped-def]
     """Blocks that the tried placement spoils, the server time it takes, and the part of it lost to waiting."""
-    at = DEGREE_FEATURES + NUM_DEGREE_GROUPS * len(jobs.degrees)
+    at = arrays.DEGREE_FEATURES + arrays.NUM_DEGREE_GROUPS * len(jobs.degrees)
     num_servers, used = len(work.trial), work.trial.sum()
     gaps = jobs.jct[job.model, d] / policy.gap
-    row[at + LOST_ROOM] = _lost_room(jobs, work)
-    row[at + AREA] = used * jobs.jct[job.model, d] / (policy.gap * num_servers)
-    row[at + WASTE] = (np.ceil(gaps) - gaps) * used / num_servers
+    row[at + arrays.LOST_ROOM] = _lost_room(jobs, work)
+    row[at + arrays.AREA] = used * jobs.jct[job.model, d] / (policy.gap * num_servers)
+    row[at + arrays.WASTE] = (np.ceil(gaps) - gaps) * used / num_servers
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _features_ahead(jobs, policy, job, end, free_at, row, work):  # type: ignore[no-untyped-def]
     """Free servers and packable blocks some gaps ahead, if the tried placement is made and ends at `end`."""
-    at = DEGREE_FEATURES + NUM_DEGREE_GROUPS * len(jobs.degrees)
+    at = arrays.DEGREE_FEATURES + arrays.NUM_DEGREE_GROUPS * len(jobs.degrees)
     num_servers = len(free_at)
-    for look in range(len(LOOKS_AHEAD)):
-        time = job.now + np.int64(policy.gap * LOOKS_AHEAD[look])
+    for look in range(len(arrays.LOOKS_AHEAD)):
+        time = job.now + np.int64(policy.gap * arrays.LOOKS_AHEAD[look])
         open_servers = 0
         for s in range(num_servers):
             work.free[s] = (end if work.trial[s] else free_at[s]) <= time
             open_servers += work.free[s]
         # blocks of half and of a quarter of the largest degree that fit side by side
-        row[at + FREE_AHEAD] = open_servers / num_servers
-        row[at + HALVES_AHEAD] = _packable(jobs, jobs.degrees[-1] // 2, work) / num_servers
-        row[at + QUARTERS_AHEAD] = _packable(jobs, jobs.degrees[-1] // 4, work) / num_servers
-        at += NUM_AHEAD
+        row[at + arrays.FREE_AHEAD] = open_servers / num_servers
+        row[at + arrays.HALVES_AHEAD] = _packable(jobs, jobs.degrees[-1] // 2, work) / num_servers
+        row[at + arrays.QUARTERS_AHEAD] = _packable(jobs, jobs.degrees[-1] // 4, work) / num_servers
+        at += arrays.NUM_AHEAD
 
 
 @njit(cache=True, nogil=True)
@@ -386,7 +384,7 @@ def run_episode(jobs, stream, policy, state, work, outcome, decisions):  # type:
     valid = np.zeros(num_degrees + 1, np.bool_)
     for j in range(len(stream.arrival)):
         now = stream.arrival[j]
-        job = Arrival(stream.model[j], stream.deadline[j], now, _mark_free(free_at, now, work.free))
+        job = arrays.Arrival(stream.model[j], stream.deadline[j], now, _mark_free(free_at, now, work.free))
         if policy.kind == LOG_LINEAR or recording:
             _features(jobs, policy, job, free_at, phi, valid, work)
             _mark_free(free_at, now, work.free)
@@ -407,7 +405,7 @@ def run_episode(jobs, stream, policy, state, work, outcome, decisions):  # type:
         _serve(jobs, job, d, free_at, stream.horizon, work, outcome, j)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _serve(jobs, job, d, free_at, horizon, work, outcome, j):  # type: ignore[no-untyped-def]
     """Start job number `j` with the degree chosen for it, if it fits and is in time, and note what becomes of it."""
     outcome.degree[j], outcome.jct[j], outcome.held[j] = 0, 0, 0
@@ -433,7 +431,7 @@ def _serve(jobs, job, d, free_at, horizon, work, outcome, j):  # type: ignore[no
                 outcome.servers[j, s] = True
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _why_nothing(jobs, job, free_at, work):  # type: ignore[no-untyped-def]
     """Return why no degree was chosen: none meets the deadline, none of those fits now, or the policy refused."""
     answer = DEADLINE

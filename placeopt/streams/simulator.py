@@ -21,8 +21,8 @@ import numpy as np
 from placeopt.model.arrays import frozen
 from placeopt.model.errors import InputError
 from placeopt.streams import episode_loop as loop
-from placeopt.streams.episode_arrays import Decisions, Outcome, PolicyArrays, make_scratch
-from placeopt.streams.episode_loop import CAUSES, COMPLETED, num_features, run_episode
+from placeopt.streams.episode_arrays import Decisions, Outcome, PolicyArrays, make_scratch, num_features
+from placeopt.streams.episode_loop import CAUSES, COMPLETED, run_episode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

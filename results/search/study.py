@@ -27,7 +27,6 @@ from placeopt.experiments.studies import data_folder, fastest, read_csv, write_c
 from placeopt.experiments.study import Study
 from placeopt.plotting.files import write_figure
 from placeopt.solving.registry import make_solver, register
-from placeopt.solving.tracker import Tracker
 
 HERE = Path(__file__).resolve().parent
 DATA = data_folder("doppler")
@@ -62,22 +61,16 @@ SCALE = 1e10  # doppler's released simulator divides its times by this
 
 @register("layer-expert", summary="what people do: a layer per device, the accelerator where there is one")
 @dataclass(frozen=True)
-class LayerExpert:
+class LayerExpert(po.SearchSolver):
     """Layers of a model on devices in order, LSTM layer i on device i; all on the accelerator beside a CPU."""
 
     name: ClassVar[str] = "layer-expert"
 
-    def solve(
-        self, problem: Any, budget: Any, *, seed: int, initial: Any = None, on_progress: Any = None
-    ) -> Any:
-        """Return the expert's placement."""
-        tracker: Tracker[Any] = Tracker(self.name, problem, budget, seed=seed)
+    def search(self, problem: Any, tracker: Any) -> None:
+        """Offer the expert's placement."""
         placement = po.Placement(expert(problem))
         tracker.count(1)
         tracker.offer(po.evaluate(problem, placement).makespan, placement)
-        from placeopt.makespan.evaluate import finish
-
-        return finish(tracker)
 
 
 def expert(problem: Any) -> Any:

@@ -40,7 +40,8 @@ from placeopt.solvers.policy.policy_gradient import (
     TrainingPoint,
 )
 from placeopt.solving.options import option
-from placeopt.streams.episode_loop import COMPLETED, ORDER_PLACE, num_features
+from placeopt.streams.episode_arrays import ORDER_PLACE, num_features
+from placeopt.streams.episode_loop import COMPLETED
 from placeopt.streams.simulator import DegreePolicy, Episode, Recording, record_episode
 
 if TYPE_CHECKING:

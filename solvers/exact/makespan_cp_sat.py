@@ -20,7 +20,7 @@ from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.solvers.exact.cp_sat import CpSat, configure
 from placeopt.solvers.exact.makespan_model import MakespanModel
-from placeopt.solvers.exact.warm_start import offer, warm_start
+from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 
 if TYPE_CHECKING:

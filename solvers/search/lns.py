@@ -22,7 +22,7 @@ from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.placement import Placement
-from placeopt.solvers.exact.warm_start import offer, warm_start
+from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.window_model import Incumbent, WindowModel, arrival_delay, tails
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option

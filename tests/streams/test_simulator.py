@@ -25,7 +25,7 @@ def policies(problem):
     orders = [row for row in ((4, 2, 1, 8), (2, 1), (8, 4, 1)) if set(row) <= set(problem.jobs.degrees)]
     order = padded(problem, [orders[m % len(orders)] for m in range(len(problem.jobs.profiles))])
     rng = np.random.default_rng(5)
-    from placeopt.streams.episode_loop import num_features
+    from placeopt.streams.episode_arrays import num_features
 
     weights = rng.normal(size=num_features(len(problem.jobs.degrees)))
     return [

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.interruptible import solve_interruptibly
 from placeopt.period.contracted import contract
 
 if TYPE_CHECKING:
@@ -250,17 +251,17 @@ class ColumnBound:
         worth = sum(int(price[v]) * x[v] for v in range(model.num_nodes) if price[v])
         cp.add(int(counts[g]) * worth >= int(price.sum()) - others)
         cp.maximize(worth)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.relative_gap_limit = 0.02
-        solver.parameters.linearization_level = 2
-        solver.parameters.max_time_in_seconds = min(2 * _ROOT_SECONDS, self._left())
-        code = solver.solve(cp)
+        cp_solver = cp_model.CpSolver()
+        cp_solver.parameters.num_workers = 1
+        cp_solver.parameters.relative_gap_limit = 0.02
+        cp_solver.parameters.linearization_level = 2
+        cp_solver.parameters.max_time_in_seconds = min(2 * _ROOT_SECONDS, self._left())
+        code = solve_interruptibly(cp_solver, cp)
         if code == cp_model.INFEASIBLE:
             return None
         if code not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             raise _UndecidedError
-        return np.array([bool(solver.value(var)) for var in x])
+        return np.array([bool(cp_solver.value(var)) for var in x])
 
     def _above(
         self, g: int, limit: int, prices: NDArray[np.float64], threshold: float
