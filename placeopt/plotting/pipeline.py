@@ -46,7 +46,7 @@ def draw_pipeline(
     """
     try:
         from matplotlib.figure import Figure
-        from matplotlib.patches import Patch, Rectangle
+        from matplotlib.patches import Patch
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "a picture of a schedule") from error
     problem = schedule.problem
@@ -59,19 +59,7 @@ def draw_pipeline(
     figure = Figure(figsize=(width, sum(heights) + 1.4), layout="constrained")
     axes = figure.subplots(panels, 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     gantt = axes[0]
-    cells = schedule.micro_batches * problem.num_blocks
-    for j in range(schedule.micro_batches):
-        for i in range(problem.num_blocks):
-            start, span = int(schedule.start[j, i]), int(problem.span[i])
-            if start >= end:
-                continue
-            for d in problem.devices_of(i).tolist():
-                gantt.add_patch(
-                    Rectangle((start, d - 0.45), span, 0.9, facecolor=COLOURS[problem.kind[i]], edgecolor="#404040",
-                              linewidth=0.5)
-                )  # fmt: skip
-                if cells <= MAX_CELLS_WITH_NUMBERS:
-                    gantt.text(start + span / 2, d, str(j), ha="center", va="center", fontsize=7, clip_on=True)
+    _draw_cells(schedule, gantt, end)
     if schedule.repetend is not None:
         _frame_repetend(schedule, gantt)
     gantt.set_ylim(rows - 0.5, -0.5)
@@ -92,6 +80,26 @@ def draw_pipeline(
     if path is not None:
         figure.savefig(path, dpi=130)
     return figure
+
+
+def _draw_cells(schedule: PipelineSchedule, axis: Any, end: int) -> None:
+    """Draw a cell for every block that starts before `end`, with the number of its micro-batch where there is room."""
+    from matplotlib.patches import Rectangle
+
+    problem = schedule.problem
+    numbered = schedule.micro_batches * problem.num_blocks <= MAX_CELLS_WITH_NUMBERS
+    for j in range(schedule.micro_batches):
+        for i in range(problem.num_blocks):
+            start, span = int(schedule.start[j, i]), int(problem.span[i])
+            if start >= end:
+                continue
+            for d in problem.devices_of(i).tolist():
+                axis.add_patch(
+                    Rectangle((start, d - 0.45), span, 0.9, facecolor=COLOURS[problem.kind[i]], edgecolor="#404040",
+                              linewidth=0.5)
+                )  # fmt: skip
+                if numbered:
+                    axis.text(start + span / 2, d, str(j), ha="center", va="center", fontsize=7, clip_on=True)
 
 
 def _frame_repetend(schedule: PipelineSchedule, axis: Any) -> None:

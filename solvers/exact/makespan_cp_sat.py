@@ -20,6 +20,7 @@ from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.solvers.exact.cp_sat import CpSat, configure
 from placeopt.solvers.exact.makespan_model import MakespanModel
+from placeopt.solvers.exact.makespan_solution import add_hint, decode
 from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 
@@ -147,7 +148,7 @@ def _solve_on_grid(
     model = MakespanModel(analysis, tracker.lower_bound, upper, scale)
     if tracker.solution is not None and horizon is None:
         _, queue = best_queue(problem, tracker.solution)
-        model.hint(evaluate(problem, tracker.solution, queue).schedule)
+        add_hint(model, evaluate(problem, tracker.solution, queue).schedule)
     solver = cp_model.CpSolver()
     configure(solver, settings, tracker, share)
     target = tracker.lower_bound // scale
@@ -156,7 +157,7 @@ def _solve_on_grid(
         """Re-evaluate every solution and stop when the incumbent meets the bound or the target."""
 
         def on_solution_callback(self) -> None:
-            offer(problem, tracker, model.decode(self.value))
+            offer(problem, tracker, decode(model, self.value))
             if tracker.stop() or (not exact and round(self.objective_value) <= target):
                 self.stop_search()
 

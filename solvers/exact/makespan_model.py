@@ -17,21 +17,18 @@ those ends, live longer than in the fine schedule.)
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ortools.sat.python import cp_model
 
 from placeopt.model.arrays import UNLIMITED
-from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.makespan.bounds.destructive import Clusters
-    from placeopt.model.schedule import Schedule
 
 Literal = Any  # a CP-SAT Boolean variable or its negation
 
@@ -42,7 +39,7 @@ PROPAGATION_SECONDS = 1.0
 
 
 class MakespanModel:
-    """Builds the model; `hint` adds a complete solution, `decode` reads one.
+    """Builds the model; `makespan_solution` hints and reads solutions.
 
     Parameters
     ----------
@@ -418,106 +415,3 @@ class MakespanModel:
                     scored.append((a + b + int(fastest[inside].sum()) // self.problem.num_devices, a, b))
         scored.sort(reverse=True)
         return [(0, 0), *((a, b) for _, a, b in scored[:NUM_ENERGY_CUTS] if (a, b) != (0, 0))]
-
-    # --- solutions in and out ------------------------------------------------------------------------
-
-    def hint(self, schedule: Schedule) -> None:
-        """Hint a complete schedule (fine ticks)."""
-        m = self.model
-        device = self.relabel(schedule.device)
-        for v in range(self.problem.num_ops):
-            length = int(self.compute[v, device[v]])
-            m.add_hint(self.start[v], int(schedule.finish[v]) // self.scale - length)  # ends are rounded down
-        done = set()
-        for v, i in enumerate(self.item.tolist()):
-            if i in done or len(self.on[i]) == 1:
-                continue
-            done.add(i)
-            for d, literal in self.on[i].items():
-                m.add_hint(literal, int(device[v] == d))
-        first = np.zeros(len(self.on), dtype=np.int64)
-        first[self.item] = device
-        for (i, j), literal in self.same_of.items():
-            if not literal.name.startswith("same"):
-                continue
-            m.add_hint(literal, int(first[i] == first[j]))
-        sent = {}
-        rows = zip(
-            schedule.transfer_tensor, schedule.transfer_destination, schedule.transfer_start,
-            schedule.transfer_finish, strict=True,
-        )  # fmt: skip
-        for tensor, old, begin, finish in rows:
-            readers = self.problem.consumer[
-                self.problem.consumer_ptr[tensor] : self.problem.consumer_ptr[tensor + 1]
-            ]
-            new = int(device[readers[schedule.device[readers] == old][0]])
-            sent[int(tensor), new] = int(finish) // self.scale - int(finish - begin) // self.scale
-        for (t, e), variable in self.transfer_start.items():
-            end = int(schedule.finish[self.problem.producer[t]]) // self.scale
-            m.add_hint(variable, sent.get((t, e), end))
-        for (t, d, e), literal in self.sent.items():
-            m.add_hint(literal, int((t, e) in sent and device[self.problem.producer[t]] == d))
-        m.add_hint(self.makespan, int(schedule.makespan) // self.scale)
-
-    def decode(self, value: Any) -> Placement:
-        """Read a placement; `value` maps a variable to its value. Ranks follow the starts."""
-        device = np.empty(len(self.on), dtype=np.int64)
-        for i, literals in enumerate(self.on):
-            device[i] = next(d for d, x in literals.items() if value(x))
-        start = np.array([value(x) for x in self.start], dtype=np.int64)
-        finish = start + self.compute[np.arange(len(start)), device[self.item]]
-        sends = sorted(
-            (value(self.transfer_start[t, e]), t, d, e) for (t, d, e), x in self.sent.items() if value(x)
-        )
-        return Placement(device[self.item], self._ranks(device[self.item], start, finish, sends))
-
-    def _ranks(
-        self,
-        device: NDArray[np.int64],
-        start: NDArray[np.int64],
-        finish: NDArray[np.int64],
-        sends: list[tuple[int, int, int, int]],
-    ) -> NDArray[np.int64]:
-        """Rank ops by start, changed where that makes the channels' orders follow the first readers' ranks.
-
-        Planned execution sends tensors in the order of their first readers' ranks. Devices' and channels'
-        orders together are a relation on ops; a topological order of it reproduces the schedule exactly.
-        Where it has a cycle, no ranks do, and the starts alone decide.
-        """
-        n, p = len(start), self.problem
-        position = np.empty(n, dtype=np.int64)
-        position[p.topological_order] = np.arange(n)
-        order = np.lexsort((position, finish, start))
-        rank = np.empty(n, dtype=np.int64)
-        rank[order] = np.arange(n)
-        after: list[list[int]] = [[] for _ in range(n)]
-        last_op: dict[int, int] = {}
-        for v in order.tolist():
-            if device[v] in last_op:
-                after[last_op[device[v]]].append(v)
-            last_op[int(device[v])] = v
-        last_reader: dict[int, int] = {}
-        for _, t, d, e in sends:
-            readers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]
-            reader = int(min(readers[device[readers] == e], key=lambda v: rank[v]))
-            channel = int(p.channel[d, e])
-            if last_reader.get(channel, reader) != reader:
-                after[last_reader[channel]].append(reader)
-            last_reader[channel] = reader
-        waiting = np.zeros(n, dtype=np.int64)
-        for targets in after:
-            for v in targets:
-                waiting[v] += 1
-        heap = [int(rank[v]) for v in range(n) if waiting[v] == 0]
-        heapq.heapify(heap)
-        found = []
-        while heap:
-            v = int(order[heapq.heappop(heap)])
-            found.append(v)
-            for w in after[v]:
-                waiting[w] -= 1
-                if waiting[w] == 0:
-                    heapq.heappush(heap, int(rank[w]))
-        if len(found) == n:
-            rank[np.array(found)] = np.arange(n)
-        return rank

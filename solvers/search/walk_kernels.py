@@ -423,6 +423,17 @@ def _move_units(g, w, count):
         w.unit_to[i] = old
 
 
+@_inner
+def _extent(g, w, units):
+    """First and last place in the sequence of the ops of the first `units` of `w.unit_list`."""
+    first, last = g.compute.shape[0], -1
+    for i in range(units):
+        for j in range(g.units.member_ptr[w.unit_list[i]], g.units.member_ptr[w.unit_list[i] + 1]):
+            first = min(first, w.position[g.units.member[j]])
+            last = max(last, w.position[g.units.member[j]])
+    return first, last
+
+
 @njit(cache=True, nogil=True)
 def anneal(g, w, chance, steps, hot, cold, target, tally):
     """Walk `steps` proposals with the temperature falling geometrically from `hot` to `cold` ticks.
@@ -437,7 +448,7 @@ def anneal(g, w, chance, steps, hot, cold, target, tally):
     -------
     Number of proposals made; each counts as one evaluation.
     """
-    n, k = g.compute.shape
+    k = g.compute.shape[1]
     temperature = hot
     factor = (cold / hot) ** (1.0 / max(1, steps)) if hot > 0.0 else 0.0
     for step in range(steps):
@@ -457,11 +468,7 @@ def anneal(g, w, chance, steps, hot, cold, target, tally):
         limit = w.value[0]
         if temperature > 0.0:
             limit += int(min(-temperature * np.log(draw + 1e-12), 1e17))
-        first, last = n, -1
-        for i in range(units):
-            for j in range(g.units.member_ptr[w.unit_list[i]], g.units.member_ptr[w.unit_list[i] + 1]):
-                first = min(first, w.position[g.units.member[j]])
-                last = max(last, w.position[g.units.member[j]])
+        first, last = _extent(g, w, units)
         _move_units(g, w, units)
         if op >= 0:
             _shift(w, op, to)

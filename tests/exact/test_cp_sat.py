@@ -27,6 +27,7 @@ from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat, configure
 from placeopt.solvers.exact.makespan_cp_sat import _record_infeasible
 from placeopt.solvers.exact.makespan_model import MakespanModel
+from placeopt.solvers.exact.makespan_solution import add_hint
 from placeopt.solving.tracker import Tracker
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -236,7 +237,7 @@ def test_ends_rounded_down_are_a_coarse_schedule():
             continue
         tried += 1
         model = MakespanModel(Analysis(problem), 0, run.makespan, scale=int(rng.integers(2, 7)))
-        model.hint(run.schedule)
+        add_hint(model, run.schedule)
         solver = cp_model.CpSolver()
         solver.parameters.fix_variables_to_their_hinted_value = True
         solver.parameters.num_workers = 1

@@ -1,0 +1,120 @@
+"""Solutions of the CP-SAT model of the makespan: hinting one, and reading one with ranks that reproduce it."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.placement import Placement
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.schedule import Schedule
+    from placeopt.solvers.exact.makespan_model import MakespanModel
+
+
+def add_hint(built: MakespanModel, schedule: Schedule) -> None:
+    """Hint a complete schedule (fine ticks)."""
+    m = built.model
+    device = built.relabel(schedule.device)
+    for v in range(built.problem.num_ops):
+        length = int(built.compute[v, device[v]])
+        m.add_hint(built.start[v], int(schedule.finish[v]) // built.scale - length)  # ends are rounded down
+    done = set()
+    for v, i in enumerate(built.item.tolist()):
+        if i in done or len(built.on[i]) == 1:
+            continue
+        done.add(i)
+        for d, literal in built.on[i].items():
+            m.add_hint(literal, int(device[v] == d))
+    first = np.zeros(len(built.on), dtype=np.int64)
+    first[built.item] = device
+    for (i, j), literal in built.same_of.items():
+        if not literal.name.startswith("same"):
+            continue
+        m.add_hint(literal, int(first[i] == first[j]))
+    sent = {}
+    rows = zip(
+        schedule.transfer_tensor, schedule.transfer_destination, schedule.transfer_start,
+        schedule.transfer_finish, strict=True,
+    )  # fmt: skip
+    for tensor, old, begin, finish in rows:
+        readers = built.problem.consumer[
+            built.problem.consumer_ptr[tensor] : built.problem.consumer_ptr[tensor + 1]
+        ]
+        new = int(device[readers[schedule.device[readers] == old][0]])
+        sent[int(tensor), new] = int(finish) // built.scale - int(finish - begin) // built.scale
+    for (t, e), variable in built.transfer_start.items():
+        end = int(schedule.finish[built.problem.producer[t]]) // built.scale
+        m.add_hint(variable, sent.get((t, e), end))
+    for (t, d, e), literal in built.sent.items():
+        m.add_hint(literal, int((t, e) in sent and device[built.problem.producer[t]] == d))
+    m.add_hint(built.makespan, int(schedule.makespan) // built.scale)
+
+
+def decode(built: MakespanModel, value: Any) -> Placement:
+    """Read a placement; `value` maps a variable to its value. Ranks follow the starts."""
+    device = np.empty(len(built.on), dtype=np.int64)
+    for i, literals in enumerate(built.on):
+        device[i] = next(d for d, x in literals.items() if value(x))
+    start = np.array([value(x) for x in built.start], dtype=np.int64)
+    finish = start + built.compute[np.arange(len(start)), device[built.item]]
+    sends = sorted(
+        (value(built.transfer_start[t, e]), t, d, e) for (t, d, e), x in built.sent.items() if value(x)
+    )
+    return Placement(device[built.item], _ranks(built, device[built.item], start, finish, sends))
+
+
+def _ranks(
+    built: MakespanModel,
+    device: NDArray[np.int64],
+    start: NDArray[np.int64],
+    finish: NDArray[np.int64],
+    sends: list[tuple[int, int, int, int]],
+) -> NDArray[np.int64]:
+    """Rank ops by start, changed where that makes the channels' orders follow the first readers' ranks.
+
+    Planned execution sends tensors in the order of their first readers' ranks. Devices' and channels'
+    orders together are a relation on ops; a topological order of it reproduces the schedule exactly.
+    Where it has a cycle, no ranks do, and the starts alone decide.
+    """
+    n, p = len(start), built.problem
+    position = np.empty(n, dtype=np.int64)
+    position[p.topological_order] = np.arange(n)
+    order = np.lexsort((position, finish, start))
+    rank = np.empty(n, dtype=np.int64)
+    rank[order] = np.arange(n)
+    after: list[list[int]] = [[] for _ in range(n)]
+    last_op: dict[int, int] = {}
+    for v in order.tolist():
+        if device[v] in last_op:
+            after[last_op[device[v]]].append(v)
+        last_op[int(device[v])] = v
+    last_reader: dict[int, int] = {}
+    for _, t, d, e in sends:
+        readers = p.consumer[p.consumer_ptr[t] : p.consumer_ptr[t + 1]]
+        reader = int(min(readers[device[readers] == e], key=lambda v: rank[v]))
+        channel = int(p.channel[d, e])
+        if last_reader.get(channel, reader) != reader:
+            after[last_reader[channel]].append(reader)
+        last_reader[channel] = reader
+    waiting = np.zeros(n, dtype=np.int64)
+    for targets in after:
+        for v in targets:
+            waiting[v] += 1
+    heap = [int(rank[v]) for v in range(n) if waiting[v] == 0]
+    heapq.heapify(heap)
+    found = []
+    while heap:
+        v = int(order[heapq.heappop(heap)])
+        found.append(v)
+        for w in after[v]:
+            waiting[w] -= 1
+            if waiting[w] == 0:
+                heapq.heappush(heap, int(rank[w]))
+    if len(found) == n:
+        rank[np.array(found)] = np.arange(n)
+    return rank
