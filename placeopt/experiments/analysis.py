@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.objective import objective_names
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -58,10 +60,14 @@ class Comparison:
     failures: NDArray[np.int64]
 
 
+USUAL = objective_names("placement")[:1]
+"""The objective that tables do not name."""
+
+
 def instance_name(row: dict[str, Any]) -> str:
     """Return the name of a row's problem in tables."""
     words = [row["instance"]] + ([f"on {row['cluster']}"] if row.get("cluster") else [])
-    return " ".join(words + ([f"({row['objective']})"] if row["objective"] != "makespan" else []))
+    return " ".join(words + ([f"({row['objective']})"] if row["objective"] not in USUAL else []))
 
 
 def best_known(rows: Iterable[dict[str, Any]]) -> list[BestKnown]:

@@ -24,6 +24,7 @@ from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.runtime.simulation import with_ranks
 from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -153,7 +154,7 @@ def refine(
         measure = replace(measure, ranks=start.priority)
     chosen: Any = make_solver(solver) if isinstance(solver, str) else solver
     chosen = replace(chosen, measure=measure)
-    result = chosen.solve(measure.problem, budget, seed=seed, initial=start)
+    result = run(measure.problem, chosen, budget, seed=seed, initial=start)
     found = result.solution
     candidate = start if found is None else measure.placement(found.device, found.priority)
     if candidate == start:
