@@ -4,33 +4,24 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
+PAC_ML = "Parsonson et al.: Partitioning distributed compute jobs with reinforcement learning and graph networks, 2023"
+
+
+def _spec(name: str, target: str, summary: str, paper: str, use: str, *, search: bool = False) -> SolverSpec:
+    return SolverSpec(name, f"placeopt.solvers.degree.{target}", "jobs", ("blocking",), summary, search, paper, use)
+
+
 SPECS: tuple[SolverSpec, ...] = (
-    SolverSpec(
-        "max-degree", "placeopt.solvers.degree.fixed:MaxDegree", "jobs", ("blocking",),
-        "largest degree not above the free servers", search=False,
-    ),
-    SolverSpec(
-        "min-degree", "placeopt.solvers.degree.fixed:MinDegree", "jobs", ("blocking",),
-        "smallest degree that should meet the deadline", search=False,
-    ),
-    SolverSpec(
-        "random-degree", "placeopt.solvers.degree.fixed:RandomDegree", "jobs", ("blocking",),
-        "random degree not above the free servers", search=False,
-    ),
-    SolverSpec(
-        "constant-degree", "placeopt.solvers.degree.fixed:ConstantDegree", "jobs", ("blocking",),
-        "one degree for all jobs; the best of a sweep unless given", search=False,
-    ),
-    SolverSpec(
-        "feasible-first", "placeopt.solvers.degree.feasible_first:FeasibleFirst", "jobs", ("blocking",),
-        "first degree of a learned order that fits and meets the deadline",
-    ),
-    SolverSpec(
-        "rollout", "placeopt.solvers.degree.rollout_degree:RolloutDegree", "jobs", ("blocking",),
-        "simulates the near future for each degree",
-    ),
-    SolverSpec(
-        "policy-degree", "placeopt.solvers.degree.policy_degree:PolicyDegree", "jobs", ("blocking",),
-        "log-linear policy trained by policy gradient from the best simple policy",
-    ),
+    _spec("max-degree", "fixed:MaxDegree", "largest degree not above the free servers", PAC_ML, "a baseline"),
+    _spec("min-degree", "fixed:MinDegree", "smallest degree that should meet the deadline", PAC_ML, "a baseline"),
+    _spec("random-degree", "fixed:RandomDegree", "random degree not above the free servers", PAC_ML, "a baseline"),
+    _spec("constant-degree", "fixed:ConstantDegree", "one degree for all jobs; the best of a sweep unless given", "",
+          "the baseline that learned policies have to beat"),
+    _spec("feasible-first", "feasible_first:FeasibleFirst",
+          "first degree of a learned order that fits and meets the deadline", "", "the default", search=True),
+    _spec("rollout", "rollout_degree:RolloutDegree", "simulates the near future for each degree", "",
+          "fewest blocked jobs, at the price of a simulation per arrival", search=True),
+    _spec("policy-degree", "policy_degree:PolicyDegree",
+          "log-linear policy trained by policy gradient from the best simple policy", PAC_ML,
+          "a learned policy that decides at once", search=True),
 )  # fmt: skip

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from placeopt.solving.registry import SolverSpec
 
+
+def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverSpec:
+    return SolverSpec(name, f"placeopt.solvers.policy.{target}", "placement", ("makespan",), summary, True, paper, use)
+
+
 SPECS: tuple[SolverSpec, ...] = (
-    SolverSpec(
-        "dual-policy", "placeopt.solvers.policy.dual_policy:DualPolicy", "placement", ("makespan",),
-        "select an op, place it; starts as critical path, learns by policy gradient (Doppler)",
-    ),
-    SolverSpec(
-        "grouper-placer", "placeopt.solvers.policy.grouper_placer:GrouperPlacer", "placement", ("makespan",),
-        "softmax grouper and softmax placer, learned together (Liu et al. 2019)",
-    ),
-    SolverSpec(
-        "graph-parsing", "placeopt.solvers.policy.graph_parsing:GraphParsing", "placement", ("makespan",),
-        "learned edge scores parse the graph into groups, which are placed (HSDAG 2024)",
-    ),
+    _spec("dual-policy", "dual_policy:DualPolicy",
+          "select an op, place it; starts as critical path, learns by policy gradient",
+          "Doppler: dual-policy learning for device assignment in asynchronous dataflow graphs, 2025",
+          "learning from a simulator, a real system, or several graphs"),
+    _spec("grouper-placer", "grouper_placer:GrouperPlacer", "softmax grouper and softmax placer, learned together",
+          "Liu et al.: grouper-placer for TensorFlow, 2019; Mirhoseini et al.: A hierarchical model for device placement, "
+          "ICLR 2018", "the published method, to compare with"),
+    _spec("graph-parsing", "graph_parsing:GraphParsing",
+          "learned edge scores parse the graph into groups, which are placed",
+          "HSDAG: A structure-aware framework for learning device placements on computation graphs, NeurIPS 2024",
+          "the published method, to compare with"),
 )  # fmt: skip
