@@ -195,7 +195,7 @@ def test_pipelines_are_verified(solver):
 
 def test_a_solution_of_another_type_is_one_line():
     """A placement is no schedule of a pipeline."""
-    with pytest.raises(InputError, match="expected a solution") as refusal:
+    with pytest.raises(InputError, match="expected a schedule of pipeline") as refusal:
         verify(load_pipeline("shape:V?devices=2"), Placement([0, 0]), seconds=0)
     assert "\n" not in str(refusal.value)
 

@@ -403,7 +403,7 @@ def test_warming_up_runs_no_foreign_solver(monkeypatch):
     from placeopt.solving.registry import make_solver
 
     met = []
-    monkeypatch.setattr(Heft, "solve", lambda self, problem, *rest, **more: met.append(problem.name))
+    monkeypatch.setattr(Heft, "search", lambda self, problem, tracker: met.append(problem.name))
 
     class Foreign:
         name = "heft"

@@ -35,10 +35,11 @@ from placeopt.solving.bound import bound
 from placeopt.solving.registry import make_solver, register, solver_class, specs
 from placeopt.solving.run import run
 
-SOLVERS = sorted(name for name, spec in specs("placement").items() if "makespan" in spec.objectives)
+OURS = {name: spec for name, spec in specs().items() if spec.target.startswith("placeopt.")}
+SOLVERS = sorted(name for name, spec in OURS.items() if spec.kind == "placement" and "makespan" in spec.objectives)
 OTHERS = sorted(
     (spec.kind, objective, name)
-    for name, spec in specs().items()
+    for name, spec in OURS.items()
     for objective in spec.objectives
     if (spec.kind, objective) != ("placement", "makespan") and not spec.broken
 )

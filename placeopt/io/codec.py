@@ -110,7 +110,7 @@ def from_dict(data: Any, kind: str | None = None, where: str = "JSON") -> Any:
         return codec.decode(Body(data, where))
     except InputError as error:
         text = str(error)
-        raise error if text.startswith(where) else InputError(f"{where}: {text}") from error
+        raise error if text.startswith(where[:40]) else InputError(f"{where}: {text}") from error
     except OverflowError as error:
         raise InputError(f"{where}: a number passes the range of 64 bits") from error
 

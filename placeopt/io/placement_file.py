@@ -114,11 +114,16 @@ def _from_json(data: Any, problem: PlacementProblem, where: str) -> Placement:
     return table.placement(with_ranks=ranks is not None)
 
 
+def graph_of(name: str) -> str:
+    """Name of the graph in a problem's name: "model" of "model on 4xA100"; a placement may go to another cluster."""
+    return name.rpartition(" on ")[0] or name
+
+
 def _check_names(data: dict[str, Any], problem: PlacementProblem, where: str) -> None:
     """Refuse a placement of another problem, an unknown execution, and keys that mean nothing."""
     Body(data, where).only(JSON_KEYS)
     named = data.get("problem", problem.name)
-    if named != problem.name:
+    if graph_of(str(named)) != graph_of(problem.name):
         raise InputError(f"{where}: it is for problem '{named}', expected '{problem.name}'; "
                          'change or remove "problem" if it is meant for this one')  # fmt: skip
     _check_queue(data, where)
@@ -144,7 +149,7 @@ def _from_object(data: dict[str, Any], problem: PlacementProblem, where: str) ->
     """Take the placement out of a serialized Placement or Result."""
     value = from_dict(data, where=where)
     if isinstance(value, Result):
-        if value.problem != problem.name:
+        if graph_of(value.problem) != graph_of(problem.name):
             raise InputError(f"{where}: it is for problem '{value.problem}', expected '{problem.name}'")
         value = value.solution
     if not isinstance(value, Placement):

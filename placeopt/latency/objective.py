@@ -26,7 +26,7 @@ class Latency(PlacementObjective):
     prover: ClassVar[str] = "cp-sat"
     baseline: ClassVar[str] = ""
     drawn: ClassVar[bool] = False
-    bound_methods: ClassVar[tuple[str, ...]] = ("critical-path", "path", "flow")
+    bound_methods: ClassVar[tuple[str, ...]] = ("path", "flow")
 
     def impossible(self, problem: PlacementProblem) -> str:
         """Why no placement can be valid: memory, compatibility and colocation are those of the makespan."""

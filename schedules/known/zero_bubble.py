@@ -34,7 +34,7 @@ class _Handcrafted(KnownSchedule):
         if not chain.split:
             raise self.refuse(problem, "has whole backward passes")
 
-    def warm_up(self, stages: int, stage: int) -> int:
+    def warm_up_blocks(self, stages: int, stage: int) -> int:
         """Forward passes of a stage before its first backward pass."""
         raise NotImplementedError
 
@@ -48,7 +48,7 @@ class _Handcrafted(KnownSchedule):
         orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
         for stage, device in enumerate(chain.device):
             order = orders[device]
-            warm = min(micro_batches, self.warm_up(chain.num_stages, stage))
+            warm = min(micro_batches, self.warm_up_blocks(chain.num_stages, stage))
             delay = self.delay(stage)
             order += [(j, chain.forward[stage]) for j in range(warm)]
             for j in range(micro_batches):
@@ -67,7 +67,7 @@ class ZeroBubbleH1(_Handcrafted):
 
     name: ClassVar[str] = "zb-h1"
 
-    def warm_up(self, stages: int, stage: int) -> int:
+    def warm_up_blocks(self, stages: int, stage: int) -> int:
         """As 1F1B."""
         return stages - stage
 
@@ -82,7 +82,7 @@ class ZeroBubbleH2(_Handcrafted):
 
     name: ClassVar[str] = "zb-h2"
 
-    def warm_up(self, stages: int, stage: int) -> int:
+    def warm_up_blocks(self, stages: int, stage: int) -> int:
         """Enough forward passes to last until the first backward pass arrives."""
         return 2 * (stages - stage) - 1
 

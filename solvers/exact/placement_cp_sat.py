@@ -87,7 +87,8 @@ class PlacementModel(ABC):
         if code == cp_model.MODEL_INVALID:
             raise SolverError(f"CP-SAT refused the model: {self.cp.validate()}")
         if tracker.budget.evaluations is not None:
-            tracker.count(int(solver.num_conflicts))
+            # CP-SAT looks at its limit between restarts: conflicts beyond the budget are its own
+            tracker.count(min(int(solver.num_conflicts), tracker.evaluations_left))
         if code == cp_model.INFEASIBLE:
             tracker.infeasible("no placement fits the devices' memory, compatibility, colocation and contiguity")
             return

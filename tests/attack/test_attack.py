@@ -32,6 +32,15 @@ def test_a_slice_of_the_attack_finds_nothing(part):
     assert differences(range(100 * part, 100 * part + 100)) == []
 
 
+FOUND = (1160, 2880, 3647, 1952, 2637, 3398, 4017)
+"""Seeds that found something: a path bound that took the wrong link, false infeasibility, colocation without a device."""
+
+
+def test_what_the_attack_once_found_stays_fixed():
+    """Every seed that once made a difference makes none, with all exact solvers."""
+    assert differences(FOUND, exact=1.0) == []
+
+
 @pytest.mark.slow
 def test_a_long_attack_finds_nothing():
     """The same on 5000 problems, with every exact solver and linear programs."""

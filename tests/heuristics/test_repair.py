@@ -117,14 +117,14 @@ def test_peak_memory(name):
 
 def test_repair_changes_little():
     """An overloaded device gives away the smallest unit that cures it; everything else stays."""
-    units = sized([4, 3, 2, 1], [8, 8].units)
+    units = sized([4, 3, 2, 1], [8, 8]).units
     home = repair(units, np.zeros(4, dtype=np.int64), np.ones((4, 2)))
     assert home.tolist() == [0, 0, 1, 0]
 
 
 def test_pack_finds_what_best_fit_misses():
     """Best fit decreasing fails on 6, 5, 4, 3, 3, 3 in 12 + 12; the integer program packs it."""
-    units = sized([6, 5, 4, 3, 3, 3], [12, 12].units)
+    units = sized([6, 5, 4, 3, 3, 3], [12, 12]).units
     home, proved = pack(units)
     assert not proved
     assert np.bincount(home, units.bytes, minlength=2).tolist() == [12, 12]

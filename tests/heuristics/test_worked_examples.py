@@ -77,7 +77,7 @@ def test_cpop_schedule_of_the_paper(topcuoglu):
 def test_optimistic_cost_table_of_the_peft_paper(arabnejad):
     """Table 1 of the paper: OCT of the first task on three processors, zeros at the exit."""
     view = Context(arabnejad)
-    table = ranks.optimistic_cost(view.graph, view.mean_transfer)
+    table = ranks.optimistic_cost(view.graph, view.costs, view.mean_transfer)
     assert table[0].tolist() == [64, 68, 86]
     assert table[9].tolist() == [0, 0, 0]
 

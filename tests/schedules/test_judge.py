@@ -189,7 +189,8 @@ def test_damaged_files_are_refused_in_one_line(change: dict[str, object], messag
     path.write_text(json.dumps(serialize.to_dict(good) | change))
     with pytest.raises(po.InputError, match=message) as error:
         serialize.load(path)
-    assert str(error.value).startswith(f"file '{path}'")
+    assert str(error.value).startswith("file '")
+    assert "schedule.json" in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -1,8 +1,7 @@
 """Lower bounds on the latency of any placement.
 
-`critical-path`: that of the makespan; transfers through host memory only add to it.
-
-`path`: ops on a path follow each other, each at its fastest.
+`path`: ops on a path follow each other, each at its fastest. Transfers are left out: they go through host memory (`io_class`),
+whatever the links between devices cost.
 
 `flow`: a flow over paths, priced over ideals, see `placeopt.latency.bounds.flow`; on published graphs it is the optimum.
 """
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.problem import PlacementProblem
 
-METHODS = ("critical-path", "path", "flow")
+METHODS = ("path", "flow")
 """Names of the bounds, cheapest first."""
 
 
@@ -31,11 +30,8 @@ def latency_bounds(
     upper : latency of a known placement in ticks; the bound by flows ends where it is reached.
     """
     from placeopt.latency.bounds.flow import FlowBound
-    from placeopt.makespan.bounds.analysis import Analysis
 
     end = time.perf_counter() + seconds
-    if "critical-path" in methods:
-        yield "critical-path", Analysis(problem, seconds=seconds).run("critical-path")
     if "path" in methods:
         yield "path", longest_path(problem)
     if "flow" in methods and seconds > 0:
