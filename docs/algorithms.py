@@ -37,7 +37,9 @@ def page() -> str:
 
 def defaults(kind: str) -> str:
     """Return the solver that runs when none is named, by objective."""
+    ours = {spec.name for spec in specs(kind).values() if spec.target.startswith("placeopt.")}
     chosen = {name: named_objective(kind, name).default_solver for name in objective_names(kind)}
+    chosen = {name: solver for name, solver in chosen.items() if solver in ours}
     return ", ".join(f"`{solver}` ({name})" for name, solver in chosen.items())
 
 

@@ -84,8 +84,7 @@ class LatencyCpModel(PlacementModel):
         self.pools = [d for i, d in enumerate(pools) if not any(self._same(d, e) for e in pools[:i])]
         self.units = [(d, s) for d in self.accelerators for s in range(problem.slots)] + [(d, -1) for d in self.pools]
         self.factor = 2 * len(self.accelerators) * problem.slots + 2
-        total = int(problem.compute.max(axis=1).sum()) + 2 * int(self.problem.io_ticks.max(axis=1, initial=0).sum())
-        worst = total if incumbent is None else incumbent
+        worst = _longest(problem) if incumbent is None else incumbent
         self.grid = max(1, -(-worst * self.factor // MAX_GRID))
         self.horizon = (worst // self.grid + 1) * self.factor
         self._place()
@@ -287,6 +286,12 @@ class LatencyCpModel(PlacementModel):
                 if x is not None and x.index not in hinted:
                     hinted.add(x.index)
                     self.cp.add_hint(x, int(device[v] == d and (s < 0 or slot[v] == s)))
+
+
+def _longest(problem: PlacementProblem) -> int:
+    """Ticks that no placement exceeds: everything in turn, every tensor moved once by its sender and by each reader."""
+    moves = 1 + np.minimum(np.diff(problem.consumer_ptr), problem.num_devices)
+    return int(problem.compute.max(axis=1).sum()) + int((problem.io_ticks.max(axis=1, initial=0) * moves).sum())
 
 
 def _slot_durations(

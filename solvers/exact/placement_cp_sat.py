@@ -87,8 +87,9 @@ class PlacementModel(ABC):
         if code == cp_model.MODEL_INVALID:
             raise SolverError(f"CP-SAT refused the model: {self.cp.validate()}")
         if tracker.budget.evaluations is not None:
-            # CP-SAT looks at its limit between restarts: conflicts beyond the budget are its own
-            tracker.count(min(int(solver.num_conflicts), tracker.evaluations_left))
+            # CP-SAT looks at its limit between restarts: conflicts beyond the budget are its own;
+            # the last evaluation is that of its solution
+            tracker.count(min(int(solver.num_conflicts), max(0, tracker.evaluations_left - 1)))
         if code == cp_model.INFEASIBLE:
             tracker.infeasible("no placement fits the devices' memory, compatibility, colocation and contiguity")
             return
