@@ -16,7 +16,10 @@ from contextlib import contextmanager
 from typing import Any
 
 GRACE = 1.5
-"""Seconds that the main thread has for an orderly end."""
+"""Seconds that the main thread has to react."""
+
+PATIENCE = 10.0
+"""Seconds that it has for an orderly end once it reacts: two threads that write and draw at once would crash."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -27,6 +30,7 @@ class Terminated(KeyboardInterrupt):
 
 class _State:
     received: int = 0
+    reacting = False  # whether the exception was raised in the main thread
     rescue: Callable[[], object] | None = None
     said = threading.Event()
 
@@ -65,7 +69,7 @@ def signals_handled() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _State.received, _State.rescue = 0, None
+    _State.received, _State.reacting, _State.rescue = 0, False, None
     _State.said.clear()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -84,7 +88,7 @@ def signals_handled() -> Iterator[None]:
 def _raise(number: int, frame: Any) -> None:
     """Raise the first signal; those that follow change nothing, for the end has begun."""
     if not _State.received:
-        _State.received = number
+        _State.received, _State.reacting = number, True
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
@@ -98,8 +102,10 @@ def _watch(reader: int) -> None:
             return
         number = int(data[0])
         threading.Event().wait(GRACE)
+        if _State.reacting:
+            threading.Event().wait(PATIENCE)
     _State.received = number
-    rescue = _State.rescue
+    rescue = None if _State.reacting else _State.rescue
     if rescue is not None and not _State.said.is_set():
         try:
             rescue()
