@@ -19,7 +19,7 @@ GRACE = 1.5
 """Seconds that the main thread has to react."""
 
 PATIENCE = 10.0
-"""Seconds that it has for an orderly end once it reacts: two threads that write and draw at once would crash."""
+"""Seconds that it has for an orderly end once it reacts: two threads that write and draw at once may crash."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -105,7 +105,7 @@ def _watch(reader: int) -> None:
         if _State.reacting:
             threading.Event().wait(PATIENCE)
     _State.received = number
-    rescue = None if _State.reacting else _State.rescue
+    rescue = _State.rescue
     if rescue is not None and not _State.said.is_set():
         try:
             rescue()
