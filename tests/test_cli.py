@@ -368,6 +368,7 @@ def test_unwritable_output_still_prints(capsys, problem_file, tmp_path, monkeypa
     assert "No space left" in err
 
 
+@pytest.mark.slow  # depends on how soon the second solver has compiled
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_keeps_the_best_so_far(tmp_path, number, code):
     """Interrupted in its second solver, `solve` writes and prints what the first one found."""
