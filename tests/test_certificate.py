@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from exact_instances import doppler, random_layered
 
-from placeopt.certify.certificate import Certificate, digest
+from placeopt.certify.certificate import Certificate
 from placeopt.certify.verify import recheck, verify
 from placeopt.io.placement_file import write_placement
+from placeopt.io.serialize import save
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
+from placeopt.model.files import digest
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.schedules.sources import load_pipeline
@@ -161,7 +164,7 @@ def test_the_names_are_certified():
     problem, placement = random_layered(6, 2, 0), Placement(np.zeros(6, dtype=np.int64))
     data = written(problem, placement)
     renamed = problem.replace(op_names=tuple(reversed(problem.op_names)))
-    assert any("names" in line for line in recheck(data, renamed, placement, seconds=0))
+    assert "another problem" in recheck(data, renamed, placement, seconds=0)[-1]
 
 
 def test_a_result_is_verified_in_its_own_execution():
@@ -206,3 +209,25 @@ def test_known_optimum_without_search(data):
     best = make_solver("edge-zeroing").solve(problem, Budget(seconds=10), seed=0)
     report = verify(problem, best.solution, seconds=5, queue=best.queue)
     assert (report.status, report.bound_method) == ("optimal", "load")
+
+
+def test_a_result_with_another_value_is_refused(problem, tmp_path):
+    """A result whose solution has another value than it claims is no result, from a file either."""
+    placement = Placement(np.zeros(problem.num_ops, dtype=np.int64))
+    result = run(problem, make_solver("single-device"), Budget(seconds=5), initial=placement)
+    assert verify(problem, result, seconds=0).value == result.value
+    false = replace(result, value=result.lower_bound, status="optimal")
+    with pytest.raises(InputError, match=f"claims {result.lower_bound} ticks .* has {result.value}"):
+        verify(problem, false, seconds=0)
+    save(false, tmp_path / "false.json")
+    with pytest.raises(InputError, match=f"claims {result.lower_bound} ticks"):
+        verify(problem, tmp_path / "false.json", seconds=0)
+
+
+def test_names_are_part_of_a_named_problem():
+    """Ops or devices with other names make another problem; those without names have none to differ in."""
+    plain = PlacementProblem.from_edges([[1, 2], [2, 1]], [(0, 1, 1)])
+    named = plain.replace(op_names=("a", "b"))
+    assert plain.hash == plain.replace(op_names=("op0", "op1")).hash
+    assert len({plain.hash, named.hash, plain.replace(op_names=("b", "a")).hash,
+                plain.replace(device_names=("a", "b")).hash}) == 4  # fmt: skip

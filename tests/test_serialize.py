@@ -143,7 +143,7 @@ def test_round_trip_through_a_file_keeps_every_field(name, tmp_path):
         assert loaded == OBJECTS[name]
     else:
         assert same(loaded, OBJECTS[name])
-    assert json.loads(path.read_text())["version"] == 1
+    assert json.loads(path.read_text())["version"] == (2 if name.startswith("result") else 1)
 
 
 def test_result_carries_the_published_fields():
@@ -304,3 +304,18 @@ def test_too_large_files_are_not_read(tmp_path):
         file.truncate(2**33)  # a hole: takes no room
     with pytest.raises(InputError, match="more than the limit"):
         serialize.load(path)
+
+
+@pytest.mark.parametrize("key", ["value", "lower_bound", "bound_method", "solver", "problem_hash", "queue", "solution"])
+def test_a_changed_result_is_refused(key):
+    """Whatever a result claims is under its digest."""
+    data = json.loads(json.dumps(serialize.to_dict(full_result(PLACEMENT))))
+    assert serialize.from_dict(data).value == 12
+    changed = {"value": 11, "lower_bound": 8, "solution": {**data["solution"], "device": [0, 0, 0]}}
+    data[key] = changed.get(key, "other")
+    data["gap"] = (data["value"] - data["lower_bound"]) / data["value"]
+    data["seconds"] = data["value"] * 1e-6
+    with pytest.raises(InputError, match="changed after it was written"):
+        serialize.from_dict(data)
+    with pytest.raises(InputError, match="digest"):
+        serialize.from_dict({name: value for name, value in data.items() if name != "digest"})

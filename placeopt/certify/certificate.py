@@ -8,7 +8,6 @@ is under a digest; what follows from its claims is recomputed when it is read.
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 import re
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.errors import InputError
+from placeopt.model.files import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -188,12 +188,6 @@ def alterations(data: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def digest(data: Mapping[str, Any]) -> str:
-    """SHA-256 of plain JSON values in canonical form."""
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def solution_hash(solution: Any) -> str:
     """SHA-256 of the arrays of a solution: what was decided, not who decided it."""
     found = hashlib.sha256(type(solution).__name__.encode())
@@ -230,4 +224,4 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, dict) else value
 
 
-__all__ = ["Certificate", "alterations", "digest", "names_hash", "solution_hash", "versions"]
+__all__ = ["Certificate", "alterations", "names_hash", "solution_hash", "versions"]

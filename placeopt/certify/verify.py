@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placeopt.certify.certificate import Certificate, alterations, names_hash, solution_hash, versions
 from placeopt.model.bound import BoundReport
@@ -43,16 +43,19 @@ def verify(
     Raises
     ------
     InputError
-        If the file cannot be read as a solution of this problem.
+        If the file cannot be read as a solution of this problem, or a Result claims another value than its solution has.
     SolverError
         If a bound exceeds the value of a valid solution.
     """
     started = time.perf_counter()
     objective = objective_of(problem)
-    solution, named = read_solution(problem, solution)
-    queue = queue or named or objective.default_queue(solution)
+    given = read_solution(problem, solution)
+    solution, queue = given.solution, queue or given.queue or objective.default_queue(given.solution)
     finished = _judged(objective, problem, solution, queue)
     upper = finished.value
+    if given.claimed is not None and queue == given.queue and upper is not None and upper != given.claimed:
+        raise InputError(f"the result claims {given.claimed} ticks for '{problem.name}', its solution has {upper} under "
+                         f"'{queue}': it was changed after it was found; verify its placement alone")  # fmt: skip
     report = _bounds(objective, problem, min(seconds / 2, 30.0), upper)
     _refuse_contradiction(problem, report, upper)
     better = None
@@ -103,7 +106,7 @@ def recheck(
         data = certificate.to_dict()
     claimed = Certificate.from_dict(data)
     found = alterations(data)
-    solution, _ = read_solution(problem, solution)
+    solution = read_solution(problem, solution).solution
     if claimed.problem_hash != problem.hash:
         return [*found, f"the certificate is about another problem: hash {claimed.problem_hash[:12]}..., "
                 f"'{problem.name}' has {problem.hash[:12]}..."]  # fmt: skip
@@ -128,8 +131,20 @@ def recheck(
     return found + _bound_differences(claimed, fresh, seconds)
 
 
-def read_solution(problem: Any, solution: Any) -> tuple[Any, str]:
-    """Return (solution, execution it is for) of a solution, a Result, or a file of either; "" where none is named.
+class Given(NamedTuple):
+    """A solution from outside.
+
+    `queue` is the execution it is for ("" where none is named) and `claimed` the value that a Result says it has
+    under it (None where there is no such claim).
+    """
+
+    solution: Any
+    queue: str = ""
+    claimed: Any = None
+
+
+def read_solution(problem: Any, solution: Any) -> Given:
+    """Return what is given as a solution, a Result, or a file of either.
 
     Raises
     ------
@@ -145,24 +160,27 @@ def read_solution(problem: Any, solution: Any) -> tuple[Any, str]:
 
         solution = load(solution)
     if not isinstance(solution, Result):
-        return solution, ""
+        return Given(solution)
     _refuse_other_problem(problem, solution.problem_hash, where)
     if solution.solution is None:
         raise InputError(f"{where}: '{solution.solver}' found no solution of '{solution.problem}': {solution.message}")
-    return solution.solution, solution.queue
+    claimed = solution.value if solution.objective_name == objective_of(problem).name else None
+    return Given(solution.solution, solution.queue, claimed)
 
 
-def _read_placement_file(problem: Any, path: str | Path) -> tuple[Any, str]:
+def _read_placement_file(problem: Any, path: str | Path) -> Given:
     from placeopt.io.placement_file import read_placement, read_queue
     from placeopt.model.files import parse_json, read_text
 
     placement = read_placement(path, problem)
-    queue = read_queue(path) or ""
+    queue, claimed = read_queue(path) or "", None
     text = read_text(path, what="placement")
     if text.lstrip().startswith("{"):
         data = parse_json(text, f"placement '{path}'")
         _refuse_other_problem(problem, str(data.get("problem_hash", "")), f"placement '{path}'")
-    return placement, "" if placement.priority is None and queue != "fifo" else queue
+        if data.get("objective") == problem.objective:
+            claimed = data.get("value")
+    return Given(placement, "" if placement.priority is None and queue != "fifo" else queue, claimed)
 
 
 def _refuse_other_problem(problem: Any, claimed: str, where: str) -> None:
@@ -236,4 +254,4 @@ def _bound_differences(claimed: Certificate, fresh: Certificate, seconds: float)
     return found
 
 
-__all__ = ["read_solution", "recheck", "verify"]
+__all__ = ["Given", "read_solution", "recheck", "verify"]

@@ -35,7 +35,7 @@ def plot_command(
     if out.suffix.lower() not in SUFFIXES:
         raise InputError(f"--out: expected a file ending in {', '.join(SUFFIXES)}, received '{out}'")
     problem = options.load()
-    given, named = read_solution(problem, placement)
+    given, named, _ = read_solution(problem, placement)
     if not isinstance(given, Placement):
         raise InputError(f"'{placement}' is no placement; draw a pipeline with placeopt schedule --out FOLDER")
     run = evaluate(problem, given, queue or named or None, check=False)

@@ -57,7 +57,7 @@ def solve_command(
         settings["policy"] = str(policy)
         names = names or ["dual-policy"]
     solvers, broken = chosen_solvers(problem, names, settings)
-    start = None if initial is None else read_solution(problem, initial)[0]
+    start = None if initial is None else read_solution(problem, initial).solution
     if seconds is None and evaluations is None:
         seconds = DEFAULT_SECONDS
     comparison = Comparison(problem, failures=broken)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.io.codec import Codec, from_dict, register, to_dict
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
+from placeopt.model.files import digest
 from placeopt.model.placement import Placement
 from placeopt.model.result import Result, TracePoint
 from placeopt.model.schedule import Schedule
@@ -85,7 +86,8 @@ def result_fields(result: Result[Any]) -> dict[str, Any]:
 
 
 def _encode_result(result: Result[Any]) -> dict[str, Any]:
-    return {**result_fields(result), "solution": None if result.solution is None else to_dict(result.solution)}
+    data = {**result_fields(result), "solution": None if result.solution is None else to_dict(result.solution)}
+    return {**data, "digest": digest(data)}
 
 
 def _decode_result(body: Body) -> Result[Any]:
@@ -117,7 +119,16 @@ def _decode_result(body: Body) -> Result[Any]:
     except SolverError as error:  # a bound above the value
         raise InputError(f"{body.where}: {error}") from error
     _refuse_false_claims(body, result)
+    _refuse_changes(body)
     return result
+
+
+def _refuse_changes(body: Body) -> None:
+    """Refuse a result that was changed after it was written; version 1 had no digest."""
+    rest = {key: value for key, value in body.data.items() if key not in ("digest", "format", "version")}
+    if (body.get("version") > 1 or body.has("digest")) and body.text("digest") != digest(rest):
+        raise InputError(f"{body.where}: the result was changed after it was written (its digest differs); solve again, or "
+                         "verify its placement alone")  # fmt: skip
 
 
 def _refuse_false_claims(body: Body, result: Result[Any]) -> None:
@@ -176,4 +187,4 @@ def _trace_point(body: Body, index: int, row: Any) -> TracePoint:
 register(Codec("placement", Placement, _encode_placement, _decode_placement))
 register(Codec("schedule", Schedule, _encode_schedule, _decode_schedule))
 register(Codec("budget", Budget, _encode_budget, _decode_budget))
-register(Codec("result", Result, _encode_result, _decode_result))
+register(Codec("result", Result, _encode_result, _decode_result, version=2))

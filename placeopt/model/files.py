@@ -7,14 +7,18 @@ costs one clear line and bounded memory.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_BYTES = 128 * 2**20
 """Text files larger than this are refused before they are read (a graph of 10^5 ops has about 2^24 bytes)."""
@@ -178,6 +182,12 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
                 os.unlink(temporary)
         raise
     return path
+
+
+def digest(data: Mapping[str, Any]) -> str:
+    """SHA-256 of plain JSON values in canonical form."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def one_line(text: str, length: int = 80) -> str:

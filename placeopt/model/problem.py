@@ -8,6 +8,7 @@ device runs one op at a time; a channel carries one transfer at a time.
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -122,7 +123,7 @@ class PlacementProblem:
             raise InputError(f"backward: expected shape {(n,)}, received {backward.shape}")
         object.__setattr__(self, "backward", frozen(backward))
         for key, count, stem in (("op_names", n, "op"), ("device_names", k, "device"), ("op_types", n, "")):
-            names = tuple(getattr(self, key)) or tuple(f"{stem}{i}" if stem else "" for i in range(count))
+            names = tuple(getattr(self, key)) or numbered(stem, count)
             if len(names) != count:
                 raise InputError(f"{key}: expected {count} names, received {len(names)}")
             if stem and len(set(names)) != count:
@@ -305,7 +306,7 @@ class PlacementProblem:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of everything that decides the value of a placement (not of the names)."""
+        """SHA-256 of everything that decides the value of a placement, and of the names where ops or devices have any."""
         digest = hashlib.sha256()
         for key in ("compute", "producer", "consumer_ptr", "consumer", "transfer", "link_class", "channel", "resident",
                     "capacity", "colocation", "tensor_bytes", "backward", "io_class"):  # fmt: skip
@@ -314,6 +315,10 @@ class PlacementProblem:
             digest.update(array.tobytes())
         rest = (self.memory, self.tick_seconds, self.objective, self.contiguity, self.pipeline, self.slots)
         digest.update(repr(rest).encode())
+        for key, count, stem in (("op_names", self.num_ops, "op"), ("device_names", self.num_devices, "device")):
+            names = getattr(self, key)
+            if names != numbered(stem, count):  # placements are written and read by these names
+                digest.update(f"{key}{json.dumps(names)}".encode())
         return digest.hexdigest()
 
     def replace(self, **changes: Any) -> PlacementProblem:
@@ -375,6 +380,11 @@ class PlacementProblem:
             transfer=table[:, 2].reshape(-1, 1),
             **fields,
         )
+
+
+def numbered(stem: str, count: int) -> tuple[str, ...]:
+    """Return the names of what was given none: op0, op1, ...; empty ones for an empty stem."""
+    return tuple(f"{stem}{i}" if stem else "" for i in range(count))
 
 
 def _same_up_to_renaming(a: NDArray[np.int64], b: NDArray[np.int64]) -> bool:

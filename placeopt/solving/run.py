@@ -67,6 +67,9 @@ def run(
             tracker.infeasible(reason)
         elif bound is not False and not measured:
             report = objective.bounds(problem, 0.0, upper=_ticks(tracker.value)) if bound is True else bound
+            reason = report.infeasible
+            if reason:
+                tracker.infeasible(reason)
             tracker.raise_bound(report.value, report.method)
         if not reason:
             _search(solver, tracker, objective, initial, measured)

@@ -174,6 +174,11 @@ def test_infeasible_problems_are_explained():
     assert "op 'b' needs 200" in bound(single).infeasible
     total = base.replace(resident=np.array([90, 90]), capacity=np.array([100, 50]))
     assert "180 resident bytes" in bound(total).infeasible
+    three = PlacementProblem.from_edges([[1, 1]] * 3, [], resident=np.array([6, 6, 6]), capacity=np.array([11, 11]))
+    assert "3 ops or groups hold at least 6 resident bytes each, of which at most 2" in bound(three).infeasible
+    assert bound(three.replace(capacity=np.array([12, 11]))).infeasible == ""
+    small = PlacementProblem.from_edges([[1, 1]] * 4, [], resident=np.array([1, 6, 6, 6]), capacity=np.array([11, 11]))
+    assert "3 ops or groups hold at least 6" in bound(small).infeasible
     assert bound(base).infeasible == ""
 
 

@@ -1,7 +1,8 @@
-"""Reasons why a problem has no placement at all: an op, a colocation group or the total memory.
+"""Reasons why a problem has no placement at all: an op, a colocation group, the total memory, or a count.
 
 Proof of each: an op (or a group whose members share a device) needs one device that is compatible with it
-and holds its resident bytes; and every resident byte needs room on some device. With memory="peak" the
+and holds its resident bytes; every resident byte needs room on some device; and of the ops (or groups) of at least
+s bytes a device takes at most as many as its capacity holds of the smallest of them. With memory="peak" the
 resident bytes are part of every peak, so the same reasons hold.
 """
 
@@ -32,7 +33,7 @@ def infeasible_reason(problem: PlacementProblem) -> str:
     room = sum(int(x) for x in problem.capacity.tolist())
     if need > room:
         return f"the ops hold {need} resident bytes, the devices together {room}"
-    return _by_device_set(problem, allowed)
+    return _by_device_set(problem, allowed) or _by_count(problem)
 
 
 def _why(problem: PlacementProblem, op: int) -> str:
@@ -54,12 +55,9 @@ def _why(problem: PlacementProblem, op: int) -> str:
 
 def _by_device_set(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> str:
     """Ops restricted to the same devices must fit there together (the sets that occur, each tried once)."""
-    item = problem.units.unit
-    count = int(item.max()) + 1
-    resident = np.zeros(count, dtype=np.int64)
-    np.add.at(resident, item, problem.resident)
-    mask = np.zeros((count, problem.num_devices), dtype=np.bool_)
-    mask[item] = allowed
+    resident = problem.units.bytes
+    mask = np.zeros((len(resident), problem.num_devices), dtype=np.bool_)
+    mask[problem.units.unit] = allowed
     for devices in np.unique(mask, axis=0):
         room = sum(int(x) for x in problem.capacity[devices].tolist())
         if room >= UNLIMITED:
@@ -71,5 +69,24 @@ def _by_device_set(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> str
             return (
                 f"{int(inside.sum())} ops or groups that can only run on {names} hold {need} resident bytes, "
                 f"the capacity there is {room}"
+            )
+    return ""
+
+
+COUNTED_SIZES = 64
+"""Sizes whose larger ops are counted, spread over the different ones."""
+
+
+def _by_count(problem: PlacementProblem) -> str:
+    """Of the ops of at least some size, the devices must hold all, each at most as many as fit of the smallest."""
+    sizes = np.sort(problem.units.bytes[problem.units.bytes > 0])
+    starts = np.unique(np.searchsorted(sizes, np.unique(sizes)))
+    for start in starts[np.unique(np.linspace(0, len(starts) - 1, min(len(starts), COUNTED_SIZES)).astype(np.int64))]:
+        together = np.cumsum(sizes[start:])
+        fit = int(np.searchsorted(together, problem.capacity, side="right").sum())
+        if fit < len(together):
+            return (
+                f"{len(together)} ops or groups hold at least {int(sizes[start])} resident bytes each, of which at most "
+                f"{fit} fit into the devices, counted one device at a time"
             )
     return ""
