@@ -31,15 +31,10 @@ LONG_FILES = {
 LONG_FUNCTIONS = {
     "solvers/exact/period_dp.py:fill_rows": "in pieces it counts references per pair, and takes fifteen times as long",
     "placeopt/latency/bounds/slot_program.py:fill_rows": "the same",
-    "solvers/exact/period_local_search.py:_anneal": "one walk; still to be taken apart",
 }
 MANY_PARAMETERS = {
     "instances/sources.py:load": "the call that scripts make: its parameters are its meaning",
     "instances/acyclic_merging.py:match_edges": "a kernel on flat arrays",
-    "solvers/exact/period_local_search.py:_anneal": "the same",
-    "solvers/search/population_kernels.py:_spread": "the same",
-    "solvers/exact/pipeline_plan.py:_segments": "the same",
-    "solvers/search/window_model.py:__init__": "the parts of a window; still to become a record",
 }
 """What is over the measure, and why; nothing else may be."""
 

@@ -7,7 +7,7 @@ import importlib.metadata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from placeopt.model.errors import InputError, Refused, SolverError, did_you_mean
+from placeopt.model.errors import InputError, SolverError, did_you_mean
 from placeopt.model.files import one_line
 from placeopt.solving.options import declared_options
 from placeopt.version import __version__
@@ -212,12 +212,3 @@ def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:
             return None if declared is None else ()
         return tuple(declared)
     return tuple(name for spec in found if spec.kind == kind for name in spec.objectives)
-
-
-def require_objective(solver: str, problem: Any, objectives: tuple[str, ...]) -> None:
-    """Refuse a problem whose objective the solver does not handle."""
-    if problem.objective not in objectives:
-        raise Refused(
-            f"solver '{solver}' accepts the objective {' or '.join(objectives)}, received '{problem.objective}' "
-            f"of problem '{problem.name}'"
-        )

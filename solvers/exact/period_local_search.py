@@ -7,6 +7,9 @@ connected block of its device, goes to the device of a neighbour or to any other
 The loads are kept up to date by the tensors of the moved op only.
 """
 
+# Kernels take NamedTuples of arrays, described where those are defined, and draw from numba's own generator.
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+# ruff: noqa: NPY002
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,15 +80,55 @@ def search_arrays(model: ContractedProblem) -> SearchArrays:
     )
 
 
-@numba.njit(cache=True, nogil=True)
-def _move(a, device, count, load, used, v, b):  # type: ignore[no-untyped-def]
-    """Move node v to device b; count[t, d] consumers of t on d, load[p, d] and used[d] follow."""
+class Cycle(NamedTuple):
+    """One cooling cycle: what it aims at and how it cools."""
+
+    target: NDArray[np.int64]  # (P,) ticks; falls when it is reached
+    aim: float  # share by which the next target lies below a load that was reached
+    byte_price: float  # ticks of a byte over the capacity
+    hot: float  # first temperature, ticks
+    cold: float  # last temperature, ticks
+    moves: int
+
+
+class Walk(NamedTuple):
+    """State of a cycle and its scratch memory."""
+
+    device: NDArray[np.int64]  # (N,) of each node
+    readers: NDArray[np.int64]  # (m, k) consumers of a tensor on a device
+    load: NDArray[np.int64]  # (P, k) ticks
+    used: NDArray[np.int64]  # (k,) bytes
+    block: NDArray[np.int64]  # (_LARGE_BLOCK,) nodes of the proposal
+    came: NDArray[np.int64]  # (_LARGE_BLOCK,) the devices they leave
+    best: NDArray[np.int64]  # (N,) best placement of the cycle
+
+
+def make_walk(a: SearchArrays) -> Walk:
+    """Allocate the state of a cycle."""
+    passes, n, k = a.compute.shape
+
+    def ints(*shape: int) -> NDArray[np.int64]:
+        return np.zeros(shape, dtype=np.int64)
+
+    return Walk(
+        ints(n), ints(len(a.producer), k), ints(passes, k), ints(k), ints(_LARGE_BLOCK), ints(_LARGE_BLOCK), ints(n)
+    )
+
+
+# Without reference counting: counting every array of a record at each call takes longer than the work.
+_inner = numba.njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+
+
+@_inner
+def _move(a, w, v, b):
+    """Move node v to device b; the counts, loads and bytes follow."""
+    device, count, load = w.device, w.readers, w.load
     old = device[v]
     for p in range(a.compute.shape[0]):
         load[p, old] -= a.compute[p, v, old]
         load[p, b] += a.compute[p, v, b]
-    used[old] -= a.resident[v]
-    used[b] += a.resident[v]
+    w.used[old] -= a.resident[v]
+    w.used[b] += a.resident[v]
     for e in range(a.touch_ptr[v], a.touch_ptr[v + 1]):
         t = a.touch_tensor[e]
         p = a.tensor_pass[t]
@@ -116,111 +159,176 @@ def _move(a, device, count, load, used, v, b):  # type: ignore[no-untyped-def]
     device[v] = b
 
 
-@numba.njit(cache=True, nogil=True)
-def _energy(load, used, capacity, target, byte_price):  # type: ignore[no-untyped-def]
+@_inner
+def _settle(a, w, start):
+    """Put every node where `start` has it."""
+    # Everything begins on device 0 and is moved from there, so that the bookkeeping exists once.
+    passes, n, k = a.compute.shape
+    for d in range(k):
+        w.used[d] = 0
+        for p in range(passes):
+            w.load[p, d] = 0
+        for t in range(len(a.producer)):
+            w.readers[t, d] = a.consumer_ptr[t + 1] - a.consumer_ptr[t] if d == 0 else 0
+    for v in range(n):
+        w.device[v] = 0
+        w.used[0] += a.resident[v]
+        for p in range(passes):
+            w.load[p, 0] += a.compute[p, v, 0]
+    for v in range(n):
+        if start[v] != 0:
+            _move(a, w, v, start[v])
+
+
+@_inner
+def _energy(a, w, cycle):
+    """Return the excess of loads over the targets and of bytes over the capacities, ticks."""
     total = 0.0
-    for d in range(load.shape[1]):
-        for p in range(load.shape[0]):
-            if load[p, d] > target[p]:
-                total += load[p, d] - target[p]
-        if used[d] > capacity[d]:
-            total += (used[d] - capacity[d]) * byte_price
+    for d in range(w.load.shape[1]):
+        for p in range(w.load.shape[0]):
+            if w.load[p, d] > cycle.target[p]:
+                total += w.load[p, d] - cycle.target[p]
+        if w.used[d] > a.capacity[d]:
+            total += (w.used[d] - a.capacity[d]) * cycle.byte_price
     return total
 
 
-@numba.njit(cache=True, nogil=True)
-def _anneal(a, start, target, aim, hot, cold, byte_price, moves, seed, best):  # type: ignore[no-untyped-def]
-    """One cooling cycle from `start`; leaves the best placement in `best` and returns its value (-1: none)."""
-    np.random.seed(seed)  # noqa: NPY002 - numba's own generator, seeded per cycle
-    passes, n, k = a.compute.shape
-    m = len(a.producer)
-    device = np.empty(n, dtype=np.int64)
-    count = np.zeros((m, k), dtype=np.int64)
-    load = np.zeros((passes, k), dtype=np.int64)
-    used = np.zeros(k, dtype=np.int64)
-    # Everything starts on device 0 and is moved from there, so that the bookkeeping exists once.
-    device[:] = 0
-    for v in range(n):
-        used[0] += a.resident[v]
-        for p in range(passes):
-            load[p, 0] += a.compute[p, v, 0]
-    for t in range(m):
-        count[t, 0] = a.consumer_ptr[t + 1] - a.consumer_ptr[t]
-    for v in range(n):
-        if start[v] != 0:
-            _move(a, device, count, load, used, v, start[v])
-    block = np.empty(_LARGE_BLOCK, dtype=np.int64)
-    came = np.empty(_LARGE_BLOCK, dtype=np.int64)
-    energy = _energy(load, used, a.capacity, target, byte_price)
-    best_value = np.int64(-1)
-    cooling = (cold / hot) ** (1.0 / moves)
-    temperature = hot
-    for _ in range(moves):
+@_inner
+def _grow(a, w):
+    """Grow a connected block around `w.block[0]` on its device; return its size."""
+    wanted = 1 + np.random.randint(_BLOCK)
+    if np.random.random() < 0.25:
+        wanted = int((_LARGE_BLOCK + 1.0) ** np.random.random())
+    home, size, at = w.device[w.block[0]], 1, 0
+    while at < size and size < wanted:
+        u = w.block[at]
+        for e in range(a.near_ptr[u], a.near_ptr[u + 1]):
+            x = a.near[e]
+            if size < wanted and w.device[x] == home:
+                known = False
+                for i in range(size):
+                    known = known or w.block[i] == x
+                if not known:
+                    w.block[size] = x
+                    size += 1
+        at += 1
+    return size
+
+
+@_inner
+def _partner(w, b):
+    """Put a random node of device b, if one is met soon, into the proposal; return its size."""
+    for _ in range(8):
+        x = np.random.randint(len(w.device))
+        if w.device[x] == b:
+            w.block[1] = x
+            return 2
+    return 1
+
+
+@_inner
+def _propose(a, w):
+    """Choose nodes and a device b for them; return (number of nodes, b), 0 nodes where nothing would change."""
+    v = np.random.randint(len(w.device))
+    kind = np.random.random()
+    b = np.random.randint(len(w.used))
+    near = a.near_ptr[v + 1] - a.near_ptr[v]
+    if kind < 0.55 and near > 0:
+        b = w.device[a.near[a.near_ptr[v] + np.random.randint(near)]]
+    home, size = w.device[v], 1
+    if b == home:
+        return 0, b
+    w.block[0] = v
+    if kind > 0.35 and kind < 0.7:
+        size = _grow(a, w)
+    elif kind > 0.85:
+        size = _partner(w, b)
+    for i in range(size):
+        x = w.block[i]
+        if a.compute[0, x, b if w.device[x] == home else home] < 0:
+            return 0, b
+    return size, b
+
+
+@_inner
+def _apply(a, w, size, b):
+    """Move the proposal's nodes to device b, and a node of b to where the first one was."""
+    home = w.device[w.block[0]]
+    for i in range(size):
+        w.came[i] = w.device[w.block[i]]
+        _move(a, w, w.block[i], b if w.came[i] == home else home)
+
+
+@_inner
+def _undo(a, w, size):
+    """Take the proposal's nodes back."""
+    for i in range(size - 1, -1, -1):
+        _move(a, w, w.block[i], w.came[i])
+
+
+@_inner
+def _largest(row):
+    """Return the largest load of a pass."""
+    largest = row[0]
+    for d in range(1, len(row)):
+        largest = max(largest, row[d])
+    return largest
+
+
+@_inner
+def _keep_best(a, w, best_value):
+    """Keep the placement if it fits and beats `best_value` (-1: none yet); return the best value."""
+    value = 0
+    for p in range(len(w.load)):
+        value += _largest(w.load[p])
+    if 0 <= best_value <= value:
+        return best_value
+    for d in range(len(w.used)):
+        if w.used[d] > a.capacity[d]:
+            return best_value
+    for v in range(len(w.device)):
+        w.best[v] = w.device[v]
+    return value
+
+
+@_inner
+def _lower_target(w, cycle, value):
+    """Aim below the loads if `value` reaches the target; return whether it does."""
+    total = 0
+    for p in range(len(cycle.target)):
+        total += cycle.target[p]
+    if value > total:
+        return False
+    for p in range(len(cycle.target)):
+        cycle.target[p] = int(_largest(w.load[p]) * (1.0 - cycle.aim))
+    return True
+
+
+@numba.njit(cache=True, nogil=True, _nrt=False)
+def _anneal(a, w, cycle, start, seed):
+    """Walk one cooling cycle from `start`; leave the best placement in `w.best`, return its value (-1: none)."""
+    np.random.seed(seed)  # numba's own generator, seeded per cycle
+    _settle(a, w, start)
+    energy = _energy(a, w, cycle)
+    best_value = -1
+    cooling = (cycle.cold / cycle.hot) ** (1.0 / cycle.moves)
+    temperature = cycle.hot
+    for _ in range(cycle.moves):
         temperature *= cooling
-        v = np.random.randint(n)  # noqa: NPY002
-        kind = np.random.random()  # noqa: NPY002
-        size = 1
-        block[0] = v
-        b = np.random.randint(k)  # noqa: NPY002
-        near = a.near_ptr[v + 1] - a.near_ptr[v]
-        if kind < 0.55 and near > 0:
-            b = device[a.near[a.near_ptr[v] + np.random.randint(near)]]  # noqa: NPY002
-        if b == device[v]:
+        size, b = _propose(a, w)
+        if size == 0:
             continue
-        if kind > 0.35 and kind < 0.7:  # grow a connected block on the same device
-            wanted = 1 + np.random.randint(_BLOCK)  # noqa: NPY002
-            if np.random.random() < 0.25:  # noqa: NPY002
-                wanted = int((_LARGE_BLOCK + 1.0) ** np.random.random())  # noqa: NPY002
-            at = 0
-            while at < size and size < wanted:
-                u = block[at]
-                for e in range(a.near_ptr[u], a.near_ptr[u + 1]):
-                    w = a.near[e]
-                    if size < wanted and device[w] == device[v]:
-                        known = False
-                        for i in range(size):
-                            known = known or block[i] == w
-                        if not known:
-                            block[size] = w
-                            size += 1
-                at += 1
-        elif kind > 0.85:  # swap with a node of the target device
-            for _try in range(8):
-                w = np.random.randint(n)  # noqa: NPY002
-                if device[w] == b:
-                    block[1] = w
-                    size = 2
-                    break
-        home = device[v]
-        fits = True
-        for i in range(size):
-            to = b if device[block[i]] == home else home
-            fits = fits and a.compute[0, block[i], to] >= 0
-        if not fits:
-            continue
-        for i in range(size):
-            came[i] = device[block[i]]
-            _move(a, device, count, load, used, block[i], b if came[i] == home else home)
-        new = _energy(load, used, a.capacity, target, byte_price)
-        if new > energy and np.random.random() >= np.exp((energy - new) / temperature):  # noqa: NPY002
-            for i in range(size - 1, -1, -1):
-                _move(a, device, count, load, used, block[i], came[i])
+        _apply(a, w, size, b)
+        new = _energy(a, w, cycle)
+        if new > energy and np.random.random() >= np.exp((energy - new) / temperature):
+            _undo(a, w, size)
             continue
         energy = new
-        value = np.int64(0)
-        for p in range(passes):
-            value += load[p].max()
-        if best_value < 0 or value < best_value:
-            fits = True
-            for d in range(k):
-                fits = fits and used[d] <= a.capacity[d]
-            if fits:
-                best_value = value
-                best[:] = device
-                if value <= target.sum():
-                    for p in range(passes):
-                        target[p] = np.int64(load[p].max() * (1.0 - aim))
-                    energy = _energy(load, used, a.capacity, target, byte_price)
+        value = _keep_best(a, w, best_value)
+        if value != best_value:
+            best_value = value
+            if _lower_target(w, cycle, value):
+                energy = _energy(a, w, cycle)
     return best_value
 
 
@@ -245,8 +353,7 @@ def anneal_period(
     arrays = search_arrays(model)
     generator = np.random.default_rng(seed)
     best_device, best = node_device.copy(), value
-    passes = len(arrays.compute)
-    found = np.empty(model.num_nodes, dtype=np.int64)
+    passes, walk = len(arrays.compute), make_walk(arrays)
     byte_price = 4.0 * value / max(1.0, float(model.resident.sum()))
     done, moves = 0, min(_MOVES, _MOVES_PER_CHOICE * model.num_nodes * model.problem.num_devices)
     while not stop() and (cycles is None or done < cycles):
@@ -255,14 +362,10 @@ def anneal_period(
         share = _pass_shares(model, best_device) if passes == 2 else np.ones(1)
         target = np.maximum(np.floor(low * share), 1).astype(np.int64)
         hot = _HOT * best * 10.0 ** (-2 * generator.random())
-        reached = int(
-            _anneal(
-                arrays, best_device, target, _AIM / 4, hot, _COLD * best, byte_price, moves,
-                int(generator.integers(2**31)), found,
-            )
-        )  # fmt: skip
+        cycle = Cycle(target, _AIM / 4, byte_price, hot, _COLD * best, moves)
+        reached = int(_anneal(arrays, walk, cycle, best_device, int(generator.integers(2**31))))
         if 0 <= reached < best:
-            best, best_device = reached, found.copy()
+            best, best_device = reached, walk.best.copy()
             offer(best, best_device)
         else:
             moves = min(2 * moves, _MOST_MOVES)

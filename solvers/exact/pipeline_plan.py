@@ -20,7 +20,7 @@ stage is not an assignment of ops to single devices, so the result is a plan of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
@@ -30,8 +30,9 @@ from placeopt.model.errors import InputError
 from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.period.contracted import contract
 from placeopt.solvers.exact.chain_search import best_chain
+from placeopt.solvers.exact.ideal_dp import IdealDp
 from placeopt.solvers.exact.ideal_program import IdealProgram, stage_devices
-from placeopt.solving.registry import require_objective
+from placeopt.solving.run import check_accepts
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -89,8 +90,10 @@ def plan_pipeline(
     ------
     InputError
         If an option is out of range, or clusters come with pipeline "gpipe".
+    Refused
+        If the problem's objective is not the one of the ideal program.
     """
-    require_objective("plan_pipeline", problem, ("period",))
+    check_accepts(IdealDp(), problem)
     if max_replicas < 1 or clusters < 1:
         raise InputError(
             f"plan_pipeline: max_replicas and clusters must be at least 1, received {max_replicas} and {clusters}"
@@ -152,11 +155,11 @@ def _hierarchical(
     outer = problem.transfer.max(axis=1, initial=0) if uplink is None else _ticks(uplink, problem.num_tensors, "uplink")
     inner = problem.transfer[:, problem.io_class[model.types[g][0]]] if problem.io_class[model.types[g][0]] >= 0 else None
     inner = np.zeros(problem.num_tensors, dtype=np.int64) if inner is None else np.ascontiguousarray(inner)
-    usable = model.allowed[:, g].astype(np.int64)
-    load, moved, replicated = _segments(
-        members, np.ascontiguousarray(model.total[:, g]), usable, model.resident, int(model.capacity[g]), sync,
+    cluster_model = ClusterModel(
+        np.ascontiguousarray(model.total[:, g]), model.allowed[:, g], model.resident, int(model.capacity[g]), sync,
         model.node[problem.producer], problem.consumer_ptr, model.node[problem.consumer], inner, outer,
     )  # fmt: skip
+    load, moved, replicated = _segments(cluster_model, members)
     stage = _stage_loads(load, replicated, min(max_replicas, size))
     inside = _inside(stage, size)
     best = np.full((clusters + 1, len(members)), NO_VALUE, dtype=np.int64)
@@ -169,47 +172,60 @@ def _hierarchical(
     return PipelinePlan(int(best[clusters, -1]), _trace(model, members, g, stage, inside, cluster, best), optimal)
 
 
+class ClusterModel(NamedTuple):
+    """The problem as the devices of one type and their clusters see it (N nodes, m tensors)."""
+
+    ticks: NDArray[np.int64]  # (N,) on a device
+    usable: NDArray[np.bool_]  # (N,) whether the type can run the node
+    resident: NDArray[np.int64]  # (N,) bytes
+    capacity: int  # bytes of a device
+    sync: NDArray[np.int64]  # (N,) ticks to send the node's weights once
+    producer: NDArray[np.int64]  # (m,) node
+    consumer_ptr: NDArray[np.int64]  # (m + 1,)
+    consumer: NDArray[np.int64]  # nodes
+    inner: NDArray[np.int64]  # (m,) ticks between devices
+    outer: NDArray[np.int64]  # (m,) ticks on a cluster's uplink
+
+
 @numba.njit(cache=True, nogil=True)
-def _segments(  # type: ignore[no-untyped-def]
-    members, ticks, usable, resident, capacity, sync, producer, consumer_ptr, consumer, inner, outer
-):
+def _segments(a, members):  # type: ignore[no-untyped-def]
     """Load, uplink time and weights' time of the nodes B - A for every pair of ideals (A, B), A within B."""
     count, n = members.shape
     load = np.full((count, count), NO_VALUE, dtype=np.int64)
     moved = np.full((count, count), NO_VALUE, dtype=np.int64)
     weights = np.zeros((count, count), dtype=np.int64)
     held = np.zeros(n, dtype=np.bool_)
-    for a in range(count):
-        for b in range(a, count):
-            nested, fits, used, total = True, True, np.int64(0), np.int64(0)
+    for first in range(count):
+        for last in range(first, count):
+            nested, fits, used, total = True, True, 0, 0
             for v in range(n):
-                if members[a, v] and not members[b, v]:
+                if members[first, v] and not members[last, v]:
                     nested = False
                     break
-                held[v] = members[b, v] and not members[a, v]
+                held[v] = members[last, v] and not members[first, v]
                 if held[v]:
-                    used += resident[v]
-                    total += ticks[v]
-                    weights[a, b] += sync[v]
-                    fits = fits and usable[v] > 0
+                    used += a.resident[v]
+                    total += a.ticks[v]
+                    weights[first, last] += a.sync[v]
+                    fits = fits and a.usable[v]
             if not nested:
-                weights[a, b] = 0
+                weights[first, last] = 0
                 continue
-            up = np.int64(0)
-            for t in range(len(producer)):
+            up = 0
+            for t in range(len(a.producer)):
                 reads = stays = False
-                for e in range(consumer_ptr[t], consumer_ptr[t + 1]):
-                    if held[consumer[e]]:
+                for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
+                    if held[a.consumer[e]]:
                         reads = True
                     else:
                         stays = True
-                if (reads and not held[producer[t]]) or (stays and held[producer[t]]):
-                    total += inner[t]
-                    up += outer[t]
+                if (reads and not held[a.producer[t]]) or (stays and held[a.producer[t]]):
+                    total += a.inner[t]
+                    up += a.outer[t]
             if fits:
-                moved[a, b] = up
-                if used <= capacity:
-                    load[a, b] = total
+                moved[first, last] = up
+                if used <= a.capacity:
+                    load[first, last] = total
     return load, moved, weights
 
 

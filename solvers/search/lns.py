@@ -23,7 +23,7 @@ from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.solvers.search.cp_sat_start import offer, warm_start
-from placeopt.solvers.search.window_model import Incumbent, WindowModel, arrival_delay, tails
+from placeopt.solvers.search.window_model import Incumbent, Window, WindowModel, arrival_delay
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -99,12 +99,12 @@ class WindowSearch:
     ) -> None:
         self.settings, self.problem, self.tracker = settings, problem, tracker
         self.rng = np.random.default_rng(tracker.seed)
-        self.item = problem.units.unit
-        self.allowed = np.zeros((int(self.item.max()) + 1, problem.num_devices), dtype=np.bool_)
-        self.allowed[self.item] = allowed
-        self.unit = common_unit(problem)
-        if tracker.value is not None and tracker.value // self.unit > COARSE_HORIZON:
-            self.unit = -(-tracker.value // COARSE_HORIZON)
+        self.unit = problem.units.unit
+        self.allowed = np.zeros((int(self.unit.max()) + 1, problem.num_devices), dtype=np.bool_)
+        self.allowed[self.unit] = allowed
+        self.grid = common_unit(problem)
+        if tracker.value is not None and tracker.value // self.grid > COARSE_HORIZON:
+            self.grid = -(-tracker.value // COARSE_HORIZON)
         self.bandit = Bandit(KINDS, settings.first_size)
 
     def run(self, share: float = 1.0) -> None:
@@ -256,25 +256,14 @@ class WindowSearch:
         self, now: Incumbent, inside: NDArray[np.int64], free: NDArray[np.int64], compact: bool
     ) -> tuple[Placement | None, bool]:
         """Return (a placement that is not longer in the model, whether CP-SAT finished within its effort)."""
-        members = np.bincount(self.item, minlength=len(self.allowed))
-        held = np.bincount(self.item[inside], minlength=len(self.allowed))
-        items = {int(i) for i in self.item[free].tolist() if members[i] == held[i]}
+        members = np.bincount(self.unit, minlength=len(self.allowed))
+        held = np.bincount(self.unit[inside], minlength=len(self.allowed))
+        units = {int(i) for i in self.unit[free].tolist() if members[i] == held[i]}
         loose = {int(v) for v in free.tolist()} | {
-            int(v) for v in inside.tolist() if int(self.item[v]) in items
+            int(v) for v in inside.tolist() if int(self.unit[v]) in units
         }
-        model = WindowModel(
-            self.problem,
-            now,
-            self.item,
-            self.allowed,
-            inside,
-            items,
-            loose,
-            tails(self.problem, now),
-            self.unit,
-            self.tracker.lower_bound,
-            compact,
-        )
+        window = Window(inside, units, loose, compact)
+        model = WindowModel(self.problem, now, window, self.allowed, self.grid, self.tracker.lower_bound)
         if model.infeasible:
             return None, True
         solver = cp_model.CpSolver()

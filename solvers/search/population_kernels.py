@@ -8,16 +8,34 @@ from __future__ import annotations
 
 # Kernels take NamedTuples of arrays, described where those are defined.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
 from numba import njit
 
 from placeopt.model.random_bits import below, uniform
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 RANK_GAP = 1024
 """Distance between neighbouring ranks, so that an op can be put between two others."""
 
+# Without reference counting: counting every array of a record at each call takes longer than the work.
+_inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
 
-@njit(cache=True, nogil=True)
+
+class Candidate(NamedTuple):
+    """One row of a population and scratch memory."""
+
+    home: NDArray[np.integer]  # (num_units,) device of each unit
+    used: NDArray[np.int64]  # (num_devices,) bytes
+    random: NDArray[np.int64]  # (3,) generator state
+    queue: NDArray[np.int64]  # (num_ops,) ops to visit
+    seen: NDArray[np.bool_]  # (num_ops,)
+
+
+@_inner
 def _neighbour(g, s, op):
     """Return a random op that shares a tensor with `op`, -1 if there is none."""
     ins, outs = g.predecessors, g.successors
@@ -29,7 +47,16 @@ def _neighbour(g, s, op):
     return ins.op[first + pick] if pick < count else outs.op[outs.pointer[op] + pick - count]
 
 
-@njit(cache=True, nogil=True)
+@_inner
+def _count_bytes(g, home, used):
+    """Count the bytes on every device."""
+    for d in range(used.shape[0]):
+        used[d] = 0
+    for unit in range(home.shape[0]):
+        used[home[unit]] += g.units.bytes[unit]
+
+
+@_inner
 def _try(g, home, used, unit, d):
     """Move a unit to device d if it may run there and fits; return whether it moved."""
     old = home[unit]
@@ -41,25 +68,32 @@ def _try(g, home, used, unit, d):
     return True
 
 
-@njit(cache=True, nogil=True)
-def _spread(g, home, used, s, op, d, room, together, queue, seen):
+@_inner
+def _weight_between(g, op, other):
+    """Return the ticks of the last tensor that two ops share, incoming ones last."""
+    weight = 0
+    for side in range(2):
+        edges = g.successors if side == 0 else g.predecessors
+        for e in range(edges.pointer[op], edges.pointer[op + 1]):
+            if edges.op[e] == other:
+                weight = g.weight[edges.tensor[e]]
+    return weight
+
+
+@_inner
+def _spread(g, c, op, d, room, together):
     """Move a connected cluster of up to `room` ops around `op` to device d; return the number of units moved."""
+    home, queue, seen = c.home, c.queue, c.seen
     origin = home[g.units.unit[op]]
     threshold = 0
-    other = _neighbour(g, s, op)
-    if other >= 0 and uniform(s) < 0.7:
-        # Edges lighter than a random one of the first op are not followed.
-        for e in range(g.successors.pointer[op], g.successors.pointer[op + 1]):
-            if g.successors.op[e] == other:
-                threshold = g.weight[g.successors.tensor[e]]
-        for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
-            if g.predecessors.op[e] == other:
-                threshold = g.weight[g.predecessors.tensor[e]]
+    other = _neighbour(g, c.random, op)
+    if other >= 0 and uniform(c.random) < 0.7:
+        threshold = _weight_between(g, op, other)  # edges lighter than a random one of the first op are not followed
     queue[0] = op
     seen[op] = True
     filled, at, moved = 1, 0, 0
     while at < filled:
-        pick = at + below(s, filled - at)
+        pick = at + below(c.random, filled - at)
         x = queue[pick]
         queue[pick] = queue[at]
         queue[at] = x
@@ -75,9 +109,55 @@ def _spread(g, home, used, s, op, d, room, together, queue, seen):
                     filled += 1
     for i in range(filled):
         seen[queue[i]] = False
-        if _try(g, home, used, g.units.unit[queue[i]], d):
+        if _try(g, home, c.used, g.units.unit[queue[i]], d):
             moved += 1
     return moved
+
+
+@_inner
+def _exchange(g, c, unit, other):
+    """Let two units change places if both may and fit; return whether they did."""
+    origin, to = c.home[unit], c.home[other]
+    if to == origin or not g.units.allowed[other, origin] or not g.units.allowed[unit, to]:
+        return False
+    # Room for one may only appear when the other has left.
+    more = g.units.bytes[unit] - g.units.bytes[other]
+    if c.used[to] + more > g.units.capacity[to] or c.used[origin] - more > g.units.capacity[origin]:
+        return False
+    c.home[other], c.home[unit] = origin, to
+    c.used[to] += more
+    c.used[origin] -= more
+    return True
+
+
+@_inner
+def _rank_beside(g, c, rank, op):
+    """Put an op right before or behind another one in rank, one of its own device if it is met soon."""
+    s, n = c.random, len(c.seen)
+    other = (op + 1 + below(s, n - 1)) % n
+    for _ in range(4):
+        if c.home[g.units.unit[other]] == c.home[g.units.unit[op]]:
+            break
+        other = (op + 1 + below(s, n - 1)) % n
+    rank[op] = rank[other] + (1 if uniform(s) < 0.5 else -1)
+
+
+@_inner
+def _move(g, c, op, pick):
+    """Move the unit of `op`, alone, in exchange or with a cluster, as `pick` in [0, 1) says; return whether it moved."""
+    s, n, k = c.random, len(c.seen), len(c.used)
+    unit = g.units.unit[op]
+    origin = c.home[unit]
+    d = (origin + 1 + below(s, k - 1)) % k
+    neighbour = _neighbour(g, s, op)
+    if neighbour >= 0 and uniform(s) < 0.5 and c.home[g.units.unit[neighbour]] != origin:
+        d = c.home[g.units.unit[neighbour]]
+    if pick < 0.45:
+        return _try(g, c.home, c.used, unit, d)
+    if pick < 0.6:
+        return _exchange(g, c, unit, g.units.unit[below(s, n)])
+    room = int(2.0 * np.exp(uniform(s) * np.log(max(1.5, n / k))))
+    return _spread(g, c, op, d, room, pick < 0.85) > 0
 
 
 @njit(cache=True, nogil=True)
@@ -97,49 +177,19 @@ def mutate(g, homes, ranks, states, strength):
     queue = np.empty(n, np.int64)
     seen = np.zeros(n, np.bool_)
     used = np.empty(k, np.int64)
-    ordered = ranks.shape[1] > 0
+    ordered = ranks.shape[1] > 0 and n > 1
     for row in range(homes.shape[0]):
-        home, s = homes[row], states[row]
-        used[:] = 0
-        for unit in range(home.shape[0]):
-            used[home[unit]] += g.units.bytes[unit]
+        c = Candidate(homes[row], used, states[row], queue, seen)
+        _count_bytes(g, c.home, used)
         for _ in range(strength):
             for _attempt in range(8):
-                op = below(s, n)
-                pick = uniform(s)
-                if ordered and n > 1 and (pick < 0.2 or k == 1):
-                    other = (op + 1 + below(s, n - 1)) % n
-                    for _try_again in range(4):
-                        if home[g.units.unit[other]] == home[g.units.unit[op]]:
-                            break
-                        other = (op + 1 + below(s, n - 1)) % n
-                    ranks[row, op] = ranks[row, other] + (1 if uniform(s) < 0.5 else -1)
+                op = below(c.random, n)
+                pick = uniform(c.random)
+                if ordered and (pick < 0.2 or k == 1):
+                    _rank_beside(g, c, ranks[row], op)
                     break
-                if k == 1:
+                if k == 1 or _move(g, c, op, pick):
                     break
-                origin = home[g.units.unit[op]]
-                d = (origin + 1 + below(s, k - 1)) % k
-                neighbour = _neighbour(g, s, op)
-                if neighbour >= 0 and uniform(s) < 0.5 and home[g.units.unit[neighbour]] != origin:
-                    d = home[g.units.unit[neighbour]]
-                if pick < 0.45:
-                    if _try(g, home, used, g.units.unit[op], d):
-                        break
-                elif pick < 0.6:
-                    other = g.units.unit[below(s, n)]
-                    to = home[other]
-                    if to != origin and g.units.allowed[other, origin] and g.units.allowed[g.units.unit[op], to]:
-                        # Room for one may only appear when the other has left.
-                        a, b = g.units.bytes[g.units.unit[op]], g.units.bytes[other]
-                        if used[to] - b + a <= g.units.capacity[to] and used[origin] - a + b <= g.units.capacity[origin]:
-                            home[other], home[g.units.unit[op]] = origin, to
-                            used[to] += a - b
-                            used[origin] += b - a
-                            break
-                else:
-                    room = int(2.0 * np.exp(uniform(s) * np.log(max(1.5, n / k))))
-                    if _spread(g, home, used, s, op, d, room, pick < 0.85, queue, seen) > 0:
-                        break
 
 
 @njit(cache=True, nogil=True)
@@ -150,9 +200,7 @@ def fit(g, homes, states):
     used = np.empty(k, np.int64)
     for row in range(homes.shape[0]):
         home, s = homes[row], states[row]
-        used[:] = 0
-        for unit in range(home.shape[0]):
-            used[home[unit]] += g.units.bytes[unit]
+        _count_bytes(g, home, used)
         count = home.shape[0]
         first = below(s, count)
         for i in range(count):

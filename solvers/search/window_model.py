@@ -72,51 +72,49 @@ def tails(problem: PlacementProblem, now: Incumbent) -> NDArray[np.int64]:
     return result
 
 
+@dataclass(frozen=True, eq=False)
+class Window:
+    """What a subproblem may change."""
+
+    inside: NDArray[np.int64]  # ops of the slice, by incumbent order
+    free: set[int]  # units that may change device
+    loose: set[int]  # ops of the slice that may change their order
+    compact: bool  # minimise the ends of all ops at the same makespan, instead of the makespan
+
+
 class WindowModel:
     """One subproblem.
 
     Parameters
     ----------
-    item : item of each op; `allowed` : bool[num_items, num_devices].
-    inside : ops of the slice, by incumbent order; `free` : items that may change device.
-    tail : result of `tails`.
-    lower : proven bound on the makespan.
-    compact : minimise the ends of all ops at the same makespan, instead of the makespan.
+    allowed : whether a unit may run on a device, shape (num_units, num_devices).
+    grid : ticks of a step of the model's time.
+    lower : proven bound on the makespan, ticks.
     """
 
     def __init__(
-        self,
-        problem: PlacementProblem,
-        now: Incumbent,
-        item: NDArray[np.int64],
-        allowed: NDArray[np.bool_],
-        inside: NDArray[np.int64],
-        free: set[int],
-        loose: set[int],
-        tail: NDArray[np.int64],
-        unit: int,
-        lower: int,
-        compact: bool,
+        self, problem: PlacementProblem, now: Incumbent, window: Window, allowed: NDArray[np.bool_], grid: int, lower: int
     ) -> None:
-        self.problem, self.now, self.item, self.unit = problem, now, item, unit
-        self.inside = [int(v) for v in inside]
+        self.problem, self.now, self.unit, self.grid = problem, now, problem.units.unit, grid
+        self.inside = [int(v) for v in window.inside]
         self.within = set(self.inside)
         self.model = cp_model.CpModel()
-        self.loose = loose
-        top = now.makespan if compact else now.makespan - 1
-        self.horizon = top // unit
-        self.infeasible = self.horizon < -(-lower // unit) and not compact
+        self.loose = window.loose
+        top = now.makespan if window.compact else now.makespan - 1
+        self.horizon = top // grid
+        self.infeasible = self.horizon < -(-lower // grid) and not window.compact
         if self.infeasible:
             return
-        self._devices(allowed, free)
+        tail = tails(problem, now)
+        self._devices(allowed, window.free)
         self._times(tail)
         self._no_overlap()
         self._edges(tail)
         self._memory()
-        if compact:
+        if window.compact:
             self.model.minimize(sum(self.end[v] for v in self.inside))
         else:
-            self.makespan = self.model.new_int_var(-(-lower // unit), self.horizon, "makespan")
+            self.makespan = self.model.new_int_var(-(-lower // grid), self.horizon, "makespan")
             for v in self.inside:
                 self.model.add(self.makespan >= self.end[v] + self.after[v])
             for v, d, extra in self.device_tails:
@@ -126,21 +124,21 @@ class WindowModel:
     def _devices(self, allowed: NDArray[np.bool_], free: set[int]) -> None:
         m = self.model
         true = m.new_constant(1)
-        by_item: dict[int, dict[int, Any]] = {}
+        by_unit: dict[int, dict[int, Any]] = {}
         self.on: dict[int, dict[int, Any]] = {}
         for v in self.inside:
-            i = int(self.item[v])
-            if i not in by_item:
+            i = int(self.unit[v])
+            if i not in by_unit:
                 devices = np.flatnonzero(allowed[i]).tolist() if i in free else [int(self.now.device[v])]
                 if len(devices) == 1:
-                    by_item[i] = {devices[0]: true}
+                    by_unit[i] = {devices[0]: true}
                 else:
-                    by_item[i] = {d: m.new_bool_var(f"on_{i}_{d}") for d in devices}
-                    m.add_exactly_one(by_item[i].values())
-                    for d, literal in by_item[i].items():
+                    by_unit[i] = {d: m.new_bool_var(f"on_{i}_{d}") for d in devices}
+                    m.add_exactly_one(by_unit[i].values())
+                    for d, literal in by_unit[i].items():
                         m.add_hint(literal, int(d == self.now.device[v]))
-            self.on[v] = by_item[i]
-        self.free_items = {i: literals for i, literals in by_item.items() if len(literals) > 1}
+            self.on[v] = by_unit[i]
+        self.free_units = {i: literals for i, literals in by_unit.items() if len(literals) > 1}
 
     def _times(self, tail: NDArray[np.int64]) -> None:
         """Add starts and ends; release times and tails of the devices from the ops outside the slice."""
@@ -166,21 +164,21 @@ class WindowModel:
         self.device_tails: list[tuple[int, int, int]] = []
         for v in self.inside:
             on = self.on[v]
-            early = min(last[d] for d in on) // self.unit
+            early = min(last[d] for d in on) // self.grid
             start = m.new_int_var(early, max(early, self.horizon), f"start_{v}")
-            m.add_hint(start, int(now.start[v]) // self.unit)
+            m.add_hint(start, int(now.start[v]) // self.grid)
             self.start[v] = start
-            times = {d: int(p.compute[v, d]) // self.unit for d in on}
+            times = {d: int(p.compute[v, d]) // self.grid for d in on}
             if len(set(times.values())) == 1:
                 self.end[v] = start + next(iter(times.values()))
             else:
                 self.end[v] = start + sum(times[d] * x for d, x in on.items())
             for d, x in on.items():
-                if last[d] // self.unit > early:
-                    m.add(start >= last[d] // self.unit).only_enforce_if(x)
+                if last[d] // self.grid > early:
+                    m.add(start >= last[d] // self.grid).only_enforce_if(x)
                 if follow[d]:
-                    self.device_tails.append((v, d, follow[d] // self.unit))
-                    m.add(self.end[v] + follow[d] // self.unit <= self.horizon).only_enforce_if(x)
+                    self.device_tails.append((v, d, follow[d] // self.grid))
+                    m.add(self.end[v] + follow[d] // self.grid <= self.horizon).only_enforce_if(x)
 
     def _no_overlap(self) -> None:
         m = self.model
@@ -189,7 +187,7 @@ class WindowModel:
         for v in self.inside:
             loose = v in self.loose
             for d, x in self.on[v].items():
-                size = int(self.problem.compute[v, d]) // self.unit
+                size = int(self.problem.compute[v, d]) // self.grid
                 lanes.setdefault(d, []).append(
                     m.new_optional_fixed_size_interval_var(self.start[v], size, x, f"run_{v}_{d}")
                 )
@@ -213,7 +211,7 @@ class WindowModel:
                     continue
                 home = int(now.device[u])
                 for d, x in self.on[v].items():
-                    ready = -(-(int(now.finish[u]) + arrival_delay(p, now, t, home, d)) // self.unit)
+                    ready = -(-(int(now.finish[u]) + arrival_delay(p, now, t, home, d)) // self.grid)
                     if ready > 0:
                         m.add(self.start[v] >= ready).only_enforce_if(x)
         out, target, sent = p.successors
@@ -225,22 +223,22 @@ class WindowModel:
                 there = int(now.device[w])
                 delays = {d: arrival_delay(p, now, t, d, there) for d in self.on[u]}
                 base = min(delays.values())
-                self.after[u] = max(self.after[u], (base + int(tail[w])) // self.unit)
+                self.after[u] = max(self.after[u], (base + int(tail[w])) // self.grid)
                 for d, x in self.on[u].items():
                     m.add(
-                        self.end[u] + (delays[d] + int(tail[w])) // self.unit <= self.horizon
+                        self.end[u] + (delays[d] + int(tail[w])) // self.grid <= self.horizon
                     ).only_enforce_if(x)
                     if delays[d] > base:
-                        self.device_tails.append((u, d, (delays[d] + int(tail[w])) // self.unit))
+                        self.device_tails.append((u, d, (delays[d] + int(tail[w])) // self.grid))
 
     def _edge(self, u: int, v: int, t: int) -> None:
         """Delay between two ops of the slice."""
         m, p, now = self.model, self.problem, self.now
         m.add(self.start[v] >= self.end[u])
-        if self.item[u] == self.item[v]:
+        if self.unit[u] == self.unit[v]:
             return
         for d, x in self.on[u].items():
-            delays = {e: arrival_delay(p, now, t, d, e) // self.unit for e in self.on[v] if e != d}
+            delays = {e: arrival_delay(p, now, t, d, e) // self.grid for e in self.on[v] if e != d}
             if not delays:
                 continue
             base = min(delays.values())
@@ -254,8 +252,8 @@ class WindowModel:
     def _memory(self) -> None:
         p = self.problem
         used = np.zeros(p.num_devices, dtype=np.int64)
-        weight: dict[int, int] = dict.fromkeys(self.free_items, 0)
-        for v, i in enumerate(self.item.tolist()):
+        weight: dict[int, int] = dict.fromkeys(self.free_units, 0)
+        for v, i in enumerate(self.unit.tolist()):
             if i in weight:
                 weight[i] += int(p.resident[v])
             else:
@@ -263,7 +261,7 @@ class WindowModel:
         for d in range(p.num_devices):
             if p.capacity[d] >= UNLIMITED:
                 continue
-            terms = [w * self.free_items[i][d] for i, w in weight.items() if w and d in self.free_items[i]]
+            terms = [w * self.free_units[i][d] for i, w in weight.items() if w and d in self.free_units[i]]
             if terms:
                 self.model.add(sum(terms) <= int(p.capacity[d] - used[d]))
 
@@ -278,7 +276,7 @@ class WindowModel:
         for at, v in enumerate(self.inside):
             device[v] = next(d for d, x in self.on[v].items() if value(x))
             start[at] = value(self.start[v])
-            finish[at] = start[at] + int(p.compute[v, device[v]]) // self.unit
+            finish[at] = start[at] + int(p.compute[v, device[v]]) // self.grid
         inside = np.array(self.inside)
         inside = inside[np.lexsort((position[inside], finish, start))]
         rest = [v for v in now.order.tolist() if v not in self.within]
