@@ -121,9 +121,7 @@ def join_colocated(classes: Any, colocation: Any) -> None:
 @njit(cache=True, nogil=True)
 def levels(num_nodes: int, pointer: Any, target: Any) -> Any:
     """Return the number of edges of the longest path to every node; -1 on or behind a cycle."""
-    waiting = np.zeros(num_nodes, dtype=np.int64)
-    for edge in range(len(target)):
-        waiting[target[edge]] += 1
+    waiting = np.bincount(target, minlength=num_nodes)
     queue = np.empty(num_nodes, dtype=np.int64)
     tail = 0
     for node in range(num_nodes):
@@ -162,9 +160,7 @@ def earliest_starts(order: Any, pointer: Any, target: Any, work: Any) -> Any:
 @njit(cache=True, nogil=True)
 def depth_first_order(num_nodes: int, pointer: Any, target: Any) -> Any:
     """Return a topological order that follows one branch to its end before the next."""
-    waiting = np.zeros(num_nodes, dtype=np.int64)
-    for edge in range(len(target)):
-        waiting[target[edge]] += 1
+    waiting = np.bincount(target, minlength=num_nodes)
     stack = np.empty(num_nodes, dtype=np.int64)
     top = 0
     for node in range(num_nodes - 1, -1, -1):

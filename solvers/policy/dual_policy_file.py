@@ -10,7 +10,7 @@ import numpy as np
 
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_text
-from placeopt.solvers.policy.select_and_place import Plc, Sel
+from placeopt.solvers.policy.episode_arrays import Plc, Sel
 from placeopt.version import __version__
 
 if TYPE_CHECKING:

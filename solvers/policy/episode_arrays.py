@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from placeopt.model.projection import Edges
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class Sel(IntEnum):
+    """Features of a ready op."""
+
+    B_LEVEL = 0
+    T_LEVEL = 1
+    COMPUTE = 2
+    INCOMING = 3
+    OUTGOING = 4
+    OUT_DEGREE = 5
+    READY_TIME = 6
+
+
+class Plc(IntEnum):
+    """Features of a device for the op at hand."""
+
+    EARLIEST_START = 0
+    EARLIEST_FINISH = 1
+    DEVICE_FREE = 2
+    COMMUNICATION = 3
+    PREDECESSOR_COMPUTE = 4
+    PREDECESSOR_START = 5
+    PREDECESSOR_END = 6
+    LOAD = 7
+    MEMORY_LEFT = 8
+    LINK_LOAD = 9
+    SIBLING_PULL = 10
 
 
 class Graph(NamedTuple):
@@ -17,12 +49,8 @@ class Graph(NamedTuple):
     compute: Floats  # (n, k), negative where incompatible
     transfer: Floats  # (m, c)
     link_class: Ints  # (k, k)
-    pred_ptr: Ints  # (n + 1,)
-    pred_op: Ints  # (edges,)
-    pred_tensor: Ints  # (edges,)
-    succ_ptr: Ints  # (n + 1,)
-    succ_op: Ints  # (edges,)
-    succ_tensor: Ints  # (edges,)
+    predecessors: Edges
+    successors: Edges
     weight: Floats  # (m,) mean transfer ticks of each tensor
     sel_static: Floats  # (n, SEL features); READY_TIME is filled in when an op becomes ready
     horizon: float  # scale of ready times

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.model.projection import Edges
 from placeopt.model.threads import parallel_slices
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.policy import select_and_place
-from placeopt.solvers.policy.episode_arrays import Graph, Record, Weights, new_state
-from placeopt.solvers.policy.select_and_place import Plc, Sel
+from placeopt.solvers.policy.episode_arrays import Graph, Plc, Record, Sel, Weights, new_state
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,19 +44,13 @@ class OrderedProblem:
         place = view.inverse(order)
         level, _ = view.upward_rank()
         mean, delay = view.mean_compute, view.mean_transfer
-        pred_ptr, pred_op, pred_tensor = _renumber(problem.predecessors, order, place)
-        succ_ptr, succ_op, succ_tensor = _renumber(problem.successors, order, place)
         units = problem.units
         graph = Graph(
             compute=problem.compute[order].astype(np.float64),
             transfer=problem.transfer.astype(np.float64),
             link_class=np.array(problem.link_class),
-            pred_ptr=pred_ptr,
-            pred_op=pred_op,
-            pred_tensor=pred_tensor,
-            succ_ptr=succ_ptr,
-            succ_op=succ_op,
-            succ_tensor=succ_tensor,
+            predecessors=_renumber(problem.graph.predecessors, order, place),
+            successors=_renumber(problem.graph.successors, order, place),
             weight=delay,
             sel_static=_ready_op_features(problem, level, mean, delay)[order],
             horizon=max(1.0, float(level.max()) * 2, float(mean.sum()) / problem.num_devices * 2),
@@ -92,16 +86,13 @@ def _ready_op_features(
     return table / np.maximum(1e-300, table.max(axis=0))
 
 
-def _renumber(
-    edges: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
-    order: NDArray[np.int64],
-    place: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _renumber(edges: Edges, order: NDArray[np.int64], place: NDArray[np.int64]) -> Edges:
+    """Return edges grouped by op with the ops in topological order."""
     pointer, op, tensor = edges
     counts = np.diff(pointer)[order]
     new = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     flat = np.concatenate([np.arange(pointer[v], pointer[v + 1]) for v in order]) if len(op) else np.zeros(0, np.int64)
-    return new, place[op[flat]], tensor[flat]
+    return Edges(new, place[op[flat]], tensor[flat])
 
 
 def _t_level(problem: PlacementProblem, work: NDArray[np.float64], delay: NDArray[np.float64]) -> NDArray[np.float64]:

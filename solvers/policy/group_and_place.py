@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numba import njit
 
+from placeopt.model.random_bits import split_uniform
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
+
 
 class Place(IntEnum):
     """Features of a device for the group at hand."""
@@ -107,17 +110,6 @@ class Devices(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _uniform(state: NDArray[np.uint64]) -> float:
-    """Draw a number in [0, 1) and advance the state (SplitMix64)."""
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = state[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
-
-
-@njit(cache=True, nogil=True)
 def _root(parent: Ints, v: int) -> int:
     while parent[v] != v:
         parent[v] = parent[parent[v]]
@@ -166,7 +158,7 @@ def _draw(score: Floats, count: int, how: Sampling) -> int:
     for i in range(count):
         score[i] = np.exp(score[i] - top)
         total += score[i]
-    left = _uniform(how.random) * total
+    left = split_uniform(how.random) * total
     for i in range(count):
         score[i] /= total
     for i in range(count):

@@ -14,46 +14,18 @@ returns its own gradient: nothing is stored per decision. See `dual_policy` for 
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
 
-from placeopt.solvers.policy.episode_arrays import Record
+from placeopt.model.random_bits import split_uniform
+from placeopt.solvers.policy.episode_arrays import Plc, Record, Sel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.solvers.policy.episode_arrays import Graph, Ints, State, Weights
-
-
-class Sel(IntEnum):
-    """Features of a ready op."""
-
-    B_LEVEL = 0
-    T_LEVEL = 1
-    COMPUTE = 2
-    INCOMING = 3
-    OUTGOING = 4
-    OUT_DEGREE = 5
-    READY_TIME = 6
-
-
-class Plc(IntEnum):
-    """Features of a device for the op at hand."""
-
-    EARLIEST_START = 0
-    EARLIEST_FINISH = 1
-    DEVICE_FREE = 2
-    COMMUNICATION = 3
-    PREDECESSOR_COMPUTE = 4
-    PREDECESSOR_START = 5
-    PREDECESSOR_END = 6
-    LOAD = 7
-    MEMORY_LEFT = 8
-    LINK_LOAD = 9
-    SIBLING_PULL = 10
 
 
 NUM_SEL, NUM_PLC = len(Sel), len(Plc)
@@ -62,17 +34,6 @@ SAMPLE, GREEDY, REPLAY, REPLAY_TIES = 0, 1, 2, 3
 
 _inlined = njit(cache=True, nogil=True, inline="always")
 """For helpers of an episode: passing the tuples to a call would copy a hundred words each time."""
-
-
-@_inlined
-def _uniform(random: NDArray[np.uint64]) -> float:
-    """Draw a number in [0, 1) and advance the state (SplitMix64, Steele et al. 2014)."""
-    random[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = random[0]
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @_inlined
@@ -136,7 +97,7 @@ def _total_mass(state: State, count: int, top: float) -> float:
 @_inlined
 def _draw_ready(state: State, count: int, total: float) -> int:
     """Place in the list of a ready op that is drawn with a probability proportional to its mass."""
-    left = _uniform(state.random) * total
+    left = split_uniform(state.random) * total
     chosen = count - 1
     for i in range(count):
         left -= state.mass[state.ready[i]]
@@ -157,6 +118,17 @@ def _tie_ready(graph: Graph, state: State, count: int, forced: int) -> int:
 
 
 @_inlined
+def _share(state: State, candidate: int, chosen: int, ties: int) -> float:
+    """Part of the credit for a choice that a candidate has: all for the chosen one, or the same for all `ties`."""
+    share = 0.0
+    if ties > 0 and state.tied[candidate]:
+        share = 1.0 / ties
+    elif ties == 0 and candidate == chosen:
+        share = 1.0
+    return share
+
+
+@_inlined
 def _credit_sel(policy: Weights, state: State, record: Record, count: int, chosen: int, ties: int, total: float) -> None:
     """Add the score function, the log-probability and the entropy of a choice; `ties` > 0 share the credit."""
     features = state.scaled if policy.sel_scaled else state.features
@@ -167,10 +139,7 @@ def _credit_sel(policy: Weights, state: State, record: Record, count: int, chose
     for i in range(count):
         v = state.ready[i]
         q = state.mass[v] / total
-        if ties > 0:
-            target = 1.0 / ties if state.tied[i] else 0.0
-        else:
-            target = 1.0 if i == chosen else 0.0
+        target = _share(state, i, chosen, ties)
         step = (target - q) * scale
         if q > 1e-12 or target > 0:
             for f in range(NUM_SEL):
@@ -237,15 +206,15 @@ def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int)
     there = 0.0
     begin = np.inf
     end = 0.0
-    for e in range(graph.pred_ptr[v], graph.pred_ptr[v + 1]):
-        u = graph.pred_op[e]
+    for e in range(graph.predecessors.pointer[v], graph.predecessors.pointer[v + 1]):
+        u = graph.predecessors.op[e]
         at = state.finish[u]
         if device[u] == d:
             there += at - state.start[u]
             begin = min(begin, state.start[u])
             end = max(end, at)
         else:
-            cost = graph.transfer[graph.pred_tensor[e], graph.link_class[device[u], d]]
+            cost = graph.transfer[graph.predecessors.tensor[e], graph.link_class[device[u], d]]
             pay += cost
             at += cost
         arrival = max(arrival, at)
@@ -294,11 +263,7 @@ def _credit_plc(policy: Weights, state: State, record: Record, v: int, chosen: i
         if not state.candidate[d]:
             continue
         q = state.mass_on[d] / total
-        if ties > 0:
-            target = 1.0 / ties if state.tied[d] else 0.0
-        else:
-            target = 1.0 if d == chosen else 0.0
-        step = (target - q) * scale
+        step = (_share(state, d, chosen, ties) - q) * scale
         for f in range(NUM_PLC):
             record.plc[f] += step * state.plc[d, f]
         if policy.plc_residual.shape[0] > 0:
@@ -353,7 +318,7 @@ def _place(policy: Weights, state: State, record: Record, v: int, mode: int) -> 
     entropy = entropy / total + np.log(total)
     ties = 0
     if mode == SAMPLE:
-        left = _uniform(state.random) * total
+        left = split_uniform(state.random) * total
         for d in range(k):
             left -= state.mass_on[d]
             if left < 0:
@@ -384,7 +349,7 @@ def _begin(graph: Graph, policy: Weights, state: State) -> int:
     state.pull[:] = 0.0
     count = 0
     for v in range(graph.compute.shape[0]):
-        state.waiting[v] = graph.pred_ptr[v + 1] - graph.pred_ptr[v]
+        state.waiting[v] = graph.predecessors.pointer[v + 1] - graph.predecessors.pointer[v]
         if state.waiting[v] == 0:
             count = _enter(graph, policy, state, v, 0.0, count)
     return count
@@ -398,11 +363,11 @@ def _run(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) 
         state.unit_home[unit] = d
         state.room[d] -= graph.unit_bytes[unit]
     begin = state.free_at[d]
-    for e in range(graph.pred_ptr[v], graph.pred_ptr[v + 1]):
-        u = graph.pred_op[e]
+    for e in range(graph.predecessors.pointer[v], graph.predecessors.pointer[v + 1]):
+        u = graph.predecessors.op[e]
         arrival = state.finish[u]
         if device[u] != d:
-            cost = graph.transfer[graph.pred_tensor[e], graph.link_class[device[u], d]]
+            cost = graph.transfer[graph.predecessors.tensor[e], graph.link_class[device[u], d]]
             arrival += cost
             state.link[d] += cost
         begin = max(begin, arrival)
@@ -415,16 +380,16 @@ def _run(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) 
 @_inlined
 def _release(graph: Graph, policy: Weights, state: State, v: int, d: int, count: int) -> int:
     """Tell the consumers of op v that it sits on device d; return how many ops are ready."""
-    for e in range(graph.succ_ptr[v], graph.succ_ptr[v + 1]):
-        x = graph.succ_op[e]
+    for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
+        x = graph.successors.op[e]
         state.waiting[x] -= 1
         # The other producers of x are drawn to where this one sits.
-        for o in range(graph.pred_ptr[x], graph.pred_ptr[x + 1]):
-            state.pull[graph.pred_op[o], d] += graph.weight[graph.succ_tensor[e]]
+        for o in range(graph.predecessors.pointer[x], graph.predecessors.pointer[x + 1]):
+            state.pull[graph.predecessors.op[o], d] += graph.weight[graph.successors.tensor[e]]
         if state.waiting[x] == 0:
             moment = 0.0
-            for o in range(graph.pred_ptr[x], graph.pred_ptr[x + 1]):
-                moment = max(moment, state.finish[graph.pred_op[o]])
+            for o in range(graph.predecessors.pointer[x], graph.predecessors.pointer[x + 1]):
+                moment = max(moment, state.finish[graph.predecessors.op[o]])
             count = _enter(graph, policy, state, x, moment, count)
     return count
 

@@ -18,11 +18,11 @@ from placeopt.solvers.policy import select_and_place
 from placeopt.solvers.policy.advantages import rank_utilities, square_root_rewards
 from placeopt.solvers.policy.dual_policy import DualLearner, DualPolicy, teaching_order
 from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
+from placeopt.solvers.policy.episode_arrays import Plc, Sel
 from placeopt.solvers.policy.episodes import OrderedProblem, roll, weights_of
 from placeopt.solvers.policy.graph_parsing import edge_features
 from placeopt.solvers.policy.group_and_place import ParsedSamples, Parser, Placer, new_sampling, parse_and_place
 from placeopt.solvers.policy.grouping_graph import grouping_graph
-from placeopt.solvers.policy.select_and_place import Plc, Sel
 from placeopt.solvers.policy.structure_features import STRUCTURE, structure_features
 from placeopt.solving.registry import make_solver
 
