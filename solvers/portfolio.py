@@ -164,7 +164,7 @@ class Stages:
 
     def _takes(self, name: str) -> bool:
         spec = specs("placement").get(name)
-        return spec is not None and self.evaluator.objective.name in spec.objectives
+        return spec is not None and self.evaluator.objective.name in spec.accepted
 
     def _seconds(self, share: float) -> float | None:
         return None if self.tracker.budget.seconds is None else self.tracker.seconds_left * share

@@ -40,7 +40,7 @@ SOLVERS = sorted(name for name, spec in OURS.items() if spec.kind == "placement"
 OTHERS = sorted(
     (spec.kind, objective, name)
     for name, spec in OURS.items()
-    for objective in spec.objectives
+    for objective in spec.accepted
     if (spec.kind, objective) != ("placement", "makespan") and not spec.broken
 )
 """(kind, objective, name) of every registered solver of anything but the makespan of a placement."""
@@ -250,7 +250,7 @@ def test_progress_is_monotone(name):
 
 def test_other_objectives_are_refused(name):
     """A problem with an objective that the registry does not list for the solver is refused in one line."""
-    listed = specs("placement")[name].objectives
+    listed = specs("placement")[name].accepted
     for objective in {"makespan", "period", "latency"} - set(listed):
         problem = instances()["unrelated"].replace(objective=objective)
         with pytest.raises(InputError, match=name):

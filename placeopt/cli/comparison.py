@@ -208,6 +208,6 @@ def warm_up(problem: Any, solvers: Sequence[tuple[str, Any]]) -> None:
     fork = [(0, v, 3) for v in range(1, 6)] + [(v, 6, 3) for v in range(1, 6)]
     small = PlacementProblem.from_edges([[v + 2] * 2 for v in range(7)], fork, name="warm-up")
     for name in dict.fromkeys(names):
-        if objective.name in known[name].objectives:
+        if objective.name in known[name].accepted:
             with suppress(InputError, SolverError):  # what a solver refuses it will say about the problem itself
                 run(small, make_solver(name), Budget(0.02, 64))

@@ -113,9 +113,20 @@ _targets: dict[tuple[str, str], str | Objective] = {
 }
 
 
+_ours = frozenset(_targets)
+
+
 def objective_names(kind: str) -> tuple[str, ...]:
     """Return the names of the objectives of a type of problem."""
     return tuple(name for known, name in _targets if known == kind)
+
+
+def added_objectives(kind: str) -> tuple[str, ...]:
+    """Return the names of those that `register_objective` added and that value placements in batches."""
+    return tuple(
+        name for (known, name), objective in _targets.items()
+        if known == kind and (known, name) not in _ours and hasattr(objective, "evaluate_batch")
+    )  # fmt: skip
 
 
 def register_objective(objective: Objective) -> None:

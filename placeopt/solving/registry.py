@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError, SolverError, did_you_mean
 from placeopt.model.files import one_line
+from placeopt.model.objective import added_objectives
 from placeopt.solving.options import declared_options
 from placeopt.version import __version__
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from placeopt.solving.solver import Solver
+
+
+ANY_OTHER = "any other"
+"""Among a solver's objectives: it only asks for values in batches, and takes any objective that a user registered."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class SolverSpec:
     ----------
     target : "module:Class", imported when the solver is made.
     kind : "placement", "pipeline" or "jobs".
-    objectives : objectives of that problem type that the solver accepts.
+    objectives : objectives of that problem type that the solver accepts, maybe with ANY_OTHER.
     search : whether it uses a budget (False: it stops by itself).
     paper : what it implements: authors, title, venue and year; "" where there is no paper.
     use : when to use it, in one line.
@@ -42,6 +47,12 @@ class SolverSpec:
     paper: str = ""
     use: str = ""
     broken: str = ""
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Names of the objectives that the solver takes, those included that users have registered."""
+        named = tuple(name for name in self.objectives if name != ANY_OTHER)
+        return named if len(named) == len(self.objectives) else (*named, *added_objectives(self.kind))
 
 
 SPEC_MODULES = (
@@ -211,4 +222,4 @@ def accepted_objectives(solver: Any, kind: str) -> tuple[str, ...] | None:
         if declared is None or getattr(solver, "kind", kind) != kind:
             return None if declared is None else ()
         return tuple(declared)
-    return tuple(name for spec in found if spec.kind == kind for name in spec.objectives)
+    return tuple(name for spec in found if spec.kind == kind for name in spec.accepted)

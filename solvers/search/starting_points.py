@@ -90,7 +90,7 @@ def starting_placements(evaluator: BudgetedEvaluator, start: str, rng: np.random
 def _propose(evaluator: BudgetedEvaluator, name: str) -> tuple[int | None, Placement] | None:
     """Run a solver on a part of the budget; return (value or None if it has to be measured, placement)."""
     tracker, objective = evaluator.tracker, evaluator.objective
-    if objective.name not in specs("placement")[name].objectives:
+    if objective.name not in specs("placement")[name].accepted:
         name = STARTERS.get(objective, "")
     if not name or tracker.stop():
         return None
