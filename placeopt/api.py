@@ -12,6 +12,9 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
+from placeopt.sharding.contest_format import holds_sharding
+from placeopt.sharding.contest_format import read as read_sharding
+from placeopt.sharding.problem import ShardingProblem
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 
@@ -30,11 +33,13 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
     ----------
     source : a file, a generator, an OpGraph or a problem for a placement (see `placeopt.instances.sources.load`, which
         also says what the options are); `shape:NAME?...` for a pipeline (`load_pipeline`); `stream:NAME?...` for a job
-        stream (`load_stream`).
+        stream (`load_stream`); a file of a sharding problem, in the contest's format or ours, plain or gzip.
     cluster : the devices of a placement, where the source does not bring its own.
     """
     kind = source.partition(":")[0] if isinstance(source, str) else ""
     if kind not in ("shape", "stream"):
+        if isinstance(source, ShardingProblem) or holds_sharding(source):
+            return _load_sharding(source, cluster, options)
         return sources.load(source, cluster, **options)
     if cluster is not None:
         raise InputError(f"'{source}' brings its own devices; leave out cluster='{cluster}'")
@@ -48,6 +53,16 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
         if key not in taken:
             raise InputError(f"'{source}': option '{key}' is for placements; a {kind} takes {', '.join(sorted(taken))}")
     return read(source, **options)
+
+
+def _load_sharding(source: Any, cluster: Any, options: dict[str, Any]) -> ShardingProblem:
+    """Return the problem of a sharding file, which takes no devices and no options but the size limit."""
+    if cluster is not None:
+        raise InputError(f"'{source}' is a sharding problem, which has its costs already; leave out cluster='{cluster}'")
+    for key in options:
+        if key != "max_bytes":
+            raise InputError(f"'{source}': option '{key}' is for placements; a sharding file takes max_bytes")
+    return source if isinstance(source, ShardingProblem) else read_sharding(source, **options)
 
 
 def solve(
@@ -66,9 +81,9 @@ def solve(
 
     Parameters
     ----------
-    problem : PlacementProblem, PipelineProblem or JobStreamProblem.
+    problem : PlacementProblem, PipelineProblem, JobStreamProblem or ShardingProblem.
     solver : a registered name or a configured solver; by default the portfolio (makespan), the exact DP
-        (period), cp-sat (latency) or the repetend search (pipelines).
+        (period), cp-sat (latency), the repetend search (pipelines) or sharding-portfolio (sharding).
     seconds, evaluations, target : the budget; 10 seconds if nothing else limits the search.
     seed : same seed and evaluation budget, same answer.
     initial : a solution to start from; the result is never worse.

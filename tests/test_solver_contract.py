@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sharding_problems import draw as draw_sharding
 from stream_samples import few_jobs, stream
 
 from placeopt.certify.certificate import solution_hash
@@ -284,6 +285,8 @@ def other_problems(kind, objective):
     """Return small problems of a type and an objective; each solver takes at least one of them."""
     if kind == "jobs":
         return (few_jobs(0), stream(jobs=12, seed=1))
+    if kind == "sharding":
+        return tuple(draw_sharding(seed, nodes=5)[0] for seed in (3, 5, 11, 17))
     if kind == "pipeline":
         return (
             load_pipeline("shape:V?devices=2&memory=3&micro_batches=6"),

@@ -91,7 +91,7 @@ class Study(_Strict):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
-    kind: str = Field("placement", pattern="^(placement|pipeline|jobs)$")
+    kind: str = Field("placement", pattern="^(placement|pipeline|jobs|sharding)$")
     instances: list[str] = Field(min_length=1)
     clusters: list[str] = []
     objectives: list[str] = ["makespan"]
@@ -239,6 +239,10 @@ def load_cell_problem(
         from placeopt.schedules.sources import load_pipeline
 
         return load_pipeline(instance, **fields)
+    if kind == "sharding":
+        from placeopt.sharding.contest_format import read
+
+        return read(instance, **fields)
     from placeopt.streams import load_stream
 
     return load_stream(instance, **fields)

@@ -41,7 +41,7 @@ class Objective(Protocol):
 
     Attributes
     ----------
-    name : as in `problem.objective`. kind : type of the problem: "placement", "pipeline" or "jobs".
+    name : as in `problem.objective`. kind : type of the problem: "placement", "pipeline", "jobs" or "sharding".
     default_solver : solver used when none is named. comparison : solvers that are compared when none is named.
     ordered : whether the priorities of a placement matter.
     prover : solver whose bound proves optima, given time; "" if the bounds alone do it.
@@ -110,6 +110,7 @@ _targets: dict[tuple[str, str], str | Objective] = {
     ("placement", "latency"): "placeopt.latency.objective:LATENCY",
     ("pipeline", "period"): "placeopt.schedules.objective:PIPELINE_PERIOD",
     ("jobs", "blocking"): "placeopt.streams.objective:BLOCKING",
+    ("sharding", "cost"): "placeopt.sharding.objective:COST",
 }
 
 

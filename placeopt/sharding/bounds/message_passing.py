@@ -1,0 +1,191 @@
+"""Sequential tree-reweighted message passing on the edges of a compact problem, with prices on usage.
+
+For prices p_v >= 0 of usage and messages m, the cost of any choice is at least
+
+    sum_v min_x b_v(x) + sum_e min_(x, y) [T_e(x, y) - m_(e to u)(x) - m_(e to v)(y)],
+    b_v(x) = c_v(x) + p_v u_v(x) + sum_(e at v) m_(e to v)(x),
+
+because the messages cancel. A sweep visits the nodes in order and sends from each one its share 1 / max(before, after)
+of b_v along every edge to a later node, `before` and `after` being its numbers of earlier and later neighbours: the
+bound over the monotonic chains of the graph never falls (Kolmogorov 2006).
+
+References
+----------
+V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimization", IEEE TPAMI 28(10), 2006.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.sharding.compact import Compact
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+
+class Factors(NamedTuple):
+    """A compact problem as message passing takes it: costs as floats, tables in both orders, room for messages."""
+
+    node_ptr: Ints
+    cost: Floats  # (S,)
+    usage: Floats  # (S,)
+    edge: Ints  # (m, 2)
+    edge_ptr: Ints  # (m + 1,)
+    table: Floats  # (E,) row-major by the smaller node
+    turned: Floats  # (E,) row-major by the larger node
+    adj_ptr: Ints
+    adj_edge: Ints
+    adj_node: Ints
+    low_ptr: Ints  # (m + 1,) of the messages to the smaller node
+    high_ptr: Ints  # (m + 1,) of those to the larger node
+    to_low: Floats
+    to_high: Floats
+
+
+def factors_of(compact: Compact) -> Factors:
+    """Return the factors of a compact problem, all messages 0."""
+    sizes = compact.num_choices
+    low, high = compact.edge[:, 0], compact.edge[:, 1]
+    low_ptr = np.concatenate([[0], np.cumsum(sizes[low])]).astype(np.int64)
+    high_ptr = np.concatenate([[0], np.cumsum(sizes[high])]).astype(np.int64)
+    table = compact.table.astype(np.float64)
+    turned = np.empty_like(table)
+    _turn(compact.edge_ptr, sizes[low], sizes[high], table, turned)
+    return Factors(compact.node_ptr, compact.cost.astype(np.float64), compact.usage.astype(np.float64), compact.edge,
+                   compact.edge_ptr, table, turned, compact.adj_ptr, compact.adj_edge, compact.adj_node, low_ptr,
+                   high_ptr, np.zeros(int(low_ptr[-1])), np.zeros(int(high_ptr[-1])))  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def _turn(edge_ptr, rows, columns, table, turned):
+    """Write every table transposed."""
+    for e in range(len(rows)):
+        at = edge_ptr[e]
+        for x in range(rows[e]):
+            for y in range(columns[e]):
+                turned[at + y * rows[e] + x] = table[at + x * columns[e] + y]
+
+
+@njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def _gather(f, v, price, b):
+    """Write b_v and return its number of entries and of earlier neighbours."""
+    start = f.node_ptr[v]
+    size = f.node_ptr[v + 1] - start
+    p = price[v]
+    for x in range(size):
+        b[x] = f.cost[start + x] + p * f.usage[start + x]
+    before = 0
+    for i in range(f.adj_ptr[v], f.adj_ptr[v + 1]):
+        e = f.adj_edge[i]
+        if f.adj_node[i] < v:
+            before += 1
+            at = f.high_ptr[e]
+            for x in range(size):
+                b[x] += f.to_high[at + x]
+        else:
+            at = f.low_ptr[e]
+            for x in range(size):
+                b[x] += f.to_low[at + x]
+    return size, before
+
+
+@njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def _send(source, message, target, table, rows, columns, share, b):
+    """Write target(y) = min_x share b(x) - message(x) + table(x, y), less its minimum, which is returned."""
+    for y in range(columns):
+        target[y] = np.inf
+    for x in range(rows):
+        a = share * b[x] - message[source + x]
+        row = table[x * columns : (x + 1) * columns]
+        for y in range(columns):
+            value = a + row[y]
+            target[y] = value if value < target[y] else target[y]
+    least = np.inf
+    for y in range(columns):
+        least = min(least, target[y])
+    for y in range(columns):
+        target[y] -= least
+    return least
+
+
+@njit(cache=True, nogil=True)
+def sweep_up(f, price, width):
+    """Send messages from every node to its later neighbours; return the bound without the capacities' part."""
+    b = np.empty(width)
+    bound = 0.0
+    for v in range(len(f.node_ptr) - 1):
+        size, before = _gather(f, v, price, b)
+        degree = f.adj_ptr[v + 1] - f.adj_ptr[v]
+        after = degree - before
+        share = 1.0 / max(before, after, 1)
+        for i in range(f.adj_ptr[v] + before, f.adj_ptr[v + 1]):
+            e, w = f.adj_edge[i], f.adj_node[i]
+            columns = f.node_ptr[w + 1] - f.node_ptr[w]
+            bound += _send(f.low_ptr[e], f.to_low, f.to_high[f.high_ptr[e] : f.high_ptr[e + 1]],
+                           f.table[f.edge_ptr[e] : f.edge_ptr[e + 1]], size, columns, share, b)  # fmt: skip
+        if after * share < 1.0 - 1e-12:
+            bound += (1.0 - after * share) * np.min(b[:size])
+    return bound
+
+
+@njit(cache=True, nogil=True)
+def sweep_down(f, price, width):
+    """Send messages from every node, last first, to its earlier neighbours; return the bound as `sweep_up` does."""
+    b = np.empty(width)
+    bound = 0.0
+    for v in range(len(f.node_ptr) - 2, -1, -1):
+        size, before = _gather(f, v, price, b)
+        degree = f.adj_ptr[v + 1] - f.adj_ptr[v]
+        share = 1.0 / max(before, degree - before, 1)
+        for i in range(f.adj_ptr[v], f.adj_ptr[v] + before):
+            e, u = f.adj_edge[i], f.adj_node[i]
+            columns = f.node_ptr[u + 1] - f.node_ptr[u]
+            bound += _send(f.high_ptr[e], f.to_high, f.to_low[f.low_ptr[e] : f.low_ptr[e + 1]],
+                           f.turned[f.edge_ptr[e] : f.edge_ptr[e + 1]], size, columns, share, b)  # fmt: skip
+        if before * share < 1.0 - 1e-12:
+            bound += (1.0 - before * share) * np.min(b[:size])
+    return bound
+
+
+@njit(cache=True, nogil=True)
+def chain_usage(f, price, width):
+    """Return, after `sweep_up`, the usage of every node averaged over the cheapest choices of the chains through it.
+
+    The gradient of the bound with respect to the prices: chains are followed back from their last node, where b is
+    smallest. A node with k = max(before, after) chains passes its i-th chain from a later neighbour on to its i-th
+    earlier one.
+    """
+    n = len(f.node_ptr) - 1
+    expected = np.zeros(n)
+    label = np.full(len(f.edge), -1, dtype=np.int64)  # of the later node, in the chain over the edge
+    b = np.empty(width)
+    for v in range(n - 1, -1, -1):
+        size, before = _gather(f, v, price, b)
+        start, stop = f.adj_ptr[v], f.adj_ptr[v + 1]
+        after = stop - start - before
+        chains = max(before, after, 1)
+        share = 1.0 / chains
+        best = np.argmin(b[:size])
+        for k in range(chains):
+            x = int(best)
+            if k < after:
+                e, w = f.adj_edge[start + before + k], f.adj_node[start + before + k]
+                columns = f.node_ptr[w + 1] - f.node_ptr[w]
+                at, low = f.edge_ptr[e] + label[e], f.low_ptr[e]
+                least = np.inf
+                for z in range(size):
+                    value = share * b[z] - f.to_low[low + z] + f.table[at + z * columns]
+                    if value < least:
+                        least, x = value, z
+            if k < before:
+                label[f.adj_edge[start + k]] = x
+            expected[v] += share * f.usage[f.node_ptr[v] + x]
+    return expected

@@ -1,0 +1,292 @@
+"""The arrays that kernels work on: what is left of a problem once strategies are removed and nodes are decided.
+
+`condense` is the one place that rebuilds them: it drops removed strategies, decides nodes with one strategy left (their
+edge costs move to the neighbours, their usage out of the capacity), adds up parallel edges, subtracts the smallest
+usage of a node from the capacity, and keeps of the time points those that can bind: a time point is dropped if no choice
+can pass its capacity, or if everything live there is live at a neighbouring one with no more capacity (intervals are
+contiguous, so nothing else can dominate it).
+
+Costs are clamped so that sums stay below 2^62 in 64 bits. A clamped problem is a relaxation: its bounds hold for the
+problem itself, and where a choice costs less than the clamp its cost is the true one.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from placeopt.model.arrays import UNLIMITED
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.sharding.problem import ShardingProblem
+
+    Ints = NDArray[np.int64]
+
+MAX_TOTAL = 2**62
+
+
+class Compact(NamedTuple):
+    """A sharding problem for kernels; n nodes, S strategies, m edges, T time points. All arrays are int64."""
+
+    node_ptr: Ints  # (n + 1,)
+    cost: Ints  # (S,)
+    usage: Ints  # (S,) above the smallest usage of the node
+    first: Ints  # (n,) first time point at which the node is live
+    last: Ints  # (n,) the one after the last; equal to first: never live
+    edge: Ints  # (m, 2) nodes, the smaller first, no pair twice, in rising order
+    edge_ptr: Ints  # (m + 1,)
+    table: Ints  # row-major by the strategies of the smaller and of the larger node
+    adj_ptr: Ints  # (n + 1,)
+    adj_edge: Ints  # (2 m,) edges of a node, by rising neighbour
+    adj_node: Ints  # (2 m,) the neighbours
+    capacity: Ints  # (T,)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.node_ptr) - 1
+
+    @property
+    def num_choices(self) -> Ints:
+        """Number of strategies of each node."""
+        return np.diff(self.node_ptr)
+
+
+class Condensed(NamedTuple):
+    """What `condense` made, and how a choice of it becomes a choice of what it was made from.
+
+    `fixed` has the decided strategy of every old node, -1 for those that remain; `node` the old nodes that remain, and
+    `strategy` the old strategy (within its node) of every new one.
+    """
+
+    compact: Compact
+    offset: int  # cost of the decided nodes and of the edges between them
+    fixed: Ints  # (old n,)
+    node: Ints  # (n,)
+    strategy: Ints  # (S,)
+
+    def expand(self, choice: Ints) -> Ints:
+        """Return the choice of the old problem."""
+        found = self.fixed.copy()
+        found[self.node] = self.strategy[self.compact.node_ptr[:-1] + choice]
+        return found
+
+    def contract(self, choice: Ints) -> Ints | None:
+        """Return a choice of the old problem as one of this, None where it uses what was removed."""
+        decided = self.fixed >= 0
+        if (choice[decided] != self.fixed[decided]).any():
+            return None
+        compact = self.compact
+        node = np.repeat(np.arange(compact.num_nodes), compact.num_choices)
+        hit = np.flatnonzero(self.strategy == choice[self.node][node])
+        found = np.full(compact.num_nodes, -1, dtype=np.int64)
+        found[node[hit]] = hit - compact.node_ptr[node[hit]]
+        return None if (found < 0).any() else found
+
+
+class Draft(NamedTuple):
+    """Nodes and edges before they are condensed: edges in any order and direction, perhaps parallel."""
+
+    node_ptr: Ints
+    cost: Ints
+    usage: Ints
+    first: Ints
+    last: Ints
+    edge: Ints
+    edge_ptr: Ints
+    table: Ints
+    capacity: Ints
+
+
+def draft_of(problem: ShardingProblem, *, relax: bool = False) -> tuple[Draft, NDArray[np.bool_]]:
+    """Return a problem as a draft and which strategies fit into the limit by themselves.
+
+    Costs are clamped; usages are divided where their sum would not fit into 64 bits, rounded so that every choice that
+    fits still fits if `relax`, and else so that every choice that fits the result fits the problem.
+    """
+    clamp = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
+    sizes = problem.num_choices
+    live = (problem.interval[:, 1] > problem.interval[:, 0]) & (problem.usage_limit < UNLIMITED)
+    fits = ~np.repeat(live, sizes) | (problem.usage <= problem.usage_limit)
+    usage = np.where(fits & np.repeat(live, sizes), problem.usage, 0)
+    divisor = 1 + problem.num_nodes * min(problem.usage_limit, int(usage.max())) // MAX_TOTAL
+    if divisor > 1:
+        usage = usage // divisor if relax else -(-usage // divisor)
+    time = np.unique(problem.interval[live, 0])
+    first = np.searchsorted(time, problem.interval[:, 0])
+    last = np.where(live, np.searchsorted(time, problem.interval[:, 1]), first)
+    capacity = np.full(len(time), problem.usage_limit // divisor, dtype=np.int64)
+    draft = Draft(problem.node_ptr, np.minimum(problem.cost, clamp), usage, first, last, problem.edge, problem.edge_ptr,
+                  np.minimum(problem.edge_cost, clamp), capacity)  # fmt: skip
+    return draft, fits
+
+
+def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
+    """Return the draft without the strategies that are not `alive`; every node must keep one."""
+    sizes = np.add.reduceat(alive.astype(np.int64), draft.node_ptr[:-1])
+    old_node = np.repeat(np.arange(len(sizes)), np.diff(draft.node_ptr))
+    within = np.arange(len(alive)) - draft.node_ptr[old_node]
+    single = sizes == 1
+    fixed = np.full(len(sizes), -1, dtype=np.int64)
+    decided = alive & single[old_node]
+    fixed[old_node[decided]] = within[decided]
+    node = np.flatnonzero(~single)
+    kept = np.flatnonzero(alive & ~single[old_node])
+    strategy = within[kept]
+    node_ptr = np.zeros(len(node) + 1, dtype=np.int64)
+    np.cumsum(sizes[node], out=node_ptr[1:])
+    new_node = np.full(len(sizes), -1, dtype=np.int64)
+    new_node[node] = np.arange(len(node))
+
+    cost = draft.cost[kept]
+    offset = int(draft.cost[decided].sum())
+    order, pairs = _ordered_pairs(draft, new_node)
+    edge, edge_ptr = _merged_edges(pairs, np.diff(node_ptr))
+    table = np.zeros(int(edge_ptr[-1]), dtype=np.int64)
+    offset += int(_fill(draft, new_node, fixed, node_ptr, strategy, order, edge, edge_ptr, cost, table))
+
+    usage, capacity, first, last = _times(draft, decided, kept, node, node_ptr)
+    adj_ptr, adj_edge, adj_node = _adjacency(len(node), edge)
+    compact = Compact(node_ptr, cost, usage, first, last, edge, edge_ptr, table, adj_ptr, adj_edge, adj_node, capacity)
+    return Condensed(compact, offset, fixed, node, strategy)
+
+
+def as_draft(compact: Compact) -> Draft:
+    """Return a compact problem as a draft."""
+    return Draft(compact.node_ptr, compact.cost, compact.usage, compact.first, compact.last, compact.edge,
+                 compact.edge_ptr, compact.table, compact.capacity)  # fmt: skip
+
+
+def _ordered_pairs(draft: Draft, new_node: Ints) -> tuple[Ints, Ints]:
+    """Return the old edges in an order that puts parallel ones together, and the new pairs of those that remain."""
+    ends = new_node[draft.edge].reshape(-1, 2)
+    low, high = ends.min(axis=1), ends.max(axis=1)
+    order = np.lexsort((high, low))
+    low, high = low[order], high[order]
+    remain = low >= 0
+    return order, np.stack([low[remain], high[remain]], axis=1)
+
+
+def _merged_edges(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+    """Return every pair once, and where its table begins."""
+    new = np.ones(len(pairs), dtype=np.bool_)
+    new[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
+    edge = np.ascontiguousarray(pairs[new])
+    edge_ptr = np.zeros(len(edge) + 1, dtype=np.int64)
+    np.cumsum(sizes[edge[:, 0]] * sizes[edge[:, 1]], out=edge_ptr[1:])
+    return edge, edge_ptr
+
+
+@njit(cache=True, nogil=True)
+def _fill(draft, new_node, fixed, node_ptr, strategy, order, edge, edge_ptr, cost, table):
+    """Add the tables of the old edges to the new ones; those of decided nodes to costs. Return what is decided wholly."""
+    offset = 0
+    e = -1
+    for old in order:
+        u, v = draft.edge[old, 0], draft.edge[old, 1]
+        start = draft.edge_ptr[old]
+        width = draft.node_ptr[v + 1] - draft.node_ptr[v]
+        a, b = new_node[u], new_node[v]
+        if a < 0 and b < 0:
+            offset += draft.table[start + fixed[u] * width + fixed[v]]
+        elif a < 0:
+            for y in range(node_ptr[b], node_ptr[b + 1]):
+                cost[y] += draft.table[start + fixed[u] * width + strategy[y]]
+        elif b < 0:
+            for x in range(node_ptr[a], node_ptr[a + 1]):
+                cost[x] += draft.table[start + strategy[x] * width + fixed[v]]
+        else:
+            low, high = min(a, b), max(a, b)
+            if e < 0 or edge[e, 0] != low or edge[e, 1] != high:
+                e += 1
+            at = edge_ptr[e]
+            for x in range(node_ptr[low], node_ptr[low + 1]):
+                for y in range(node_ptr[high], node_ptr[high + 1]):
+                    if a < b:
+                        table[at] += draft.table[start + strategy[x] * width + strategy[y]]
+                    else:
+                        table[at] += draft.table[start + strategy[y] * width + strategy[x]]
+                    at += 1
+    return offset
+
+
+def _times(draft: Draft, decided: NDArray[np.bool_], kept: Ints, node: Ints, node_ptr: Ints) -> tuple[Ints, ...]:
+    """Return usages, capacities and the time points of nodes that remain, of the time points that can bind."""
+    count = len(draft.capacity)
+    choices = np.diff(node_ptr)
+    usage = draft.usage[kept]
+    least = np.minimum.reduceat(usage, node_ptr[:-1]) if len(node) else usage
+    usage = usage - np.repeat(least, choices)
+    most = np.maximum.reduceat(usage, node_ptr[:-1]) if len(node) else usage
+    single = np.flatnonzero(np.isin(np.arange(len(draft.first)), node, invert=True))
+    taken = over_time(draft.first[single], draft.last[single], draft.usage[decided], count)
+    taken += over_time(draft.first[node], draft.last[node], least, count)
+    capacity = draft.capacity - taken
+    first, last = draft.first[node], np.where(most > 0, draft.last[node], draft.first[node])
+    binding = over_time(first, last, most, count) > capacity
+    live = last > first
+    starts, ends = np.zeros(count + 1, dtype=np.bool_), np.zeros(count + 1, dtype=np.bool_)
+    starts[first[live]] = True
+    ends[last[live]] = True
+    keep = _undominated(binding, starts, ends, capacity)
+    rank = np.concatenate([[0], np.cumsum(keep)])
+    return np.where(np.repeat(live, choices), usage, 0), capacity[keep], rank[first], rank[np.maximum(first, last)]
+
+
+def over_time(first: Ints, last: Ints, amount: Ints, count: int) -> Ints:
+    """Return the sum of amounts at `count` time points, each during first .. last - 1."""
+    change = np.zeros(count + 1, dtype=np.int64)
+    np.add.at(change, first, amount)
+    np.subtract.at(change, last, amount)
+    return np.cumsum(change)[:count]
+
+
+@njit(cache=True, nogil=True)
+def _undominated(binding, starts, ends, capacity):
+    """Return which time points have to be kept: neighbours that are kept never dominate each other.
+
+    Going up from t to s, the live nodes of t are all live at s if none ends on the way; and the reverse if none starts.
+    """
+    count = len(capacity)
+    keep = np.zeros(count, dtype=np.bool_)
+    stack = np.empty(count, dtype=np.int64)
+    size = 0
+    for t in range(count):
+        if not binding[t]:
+            continue
+        drop = False
+        while size > 0:
+            s = stack[size - 1]
+            ended = started = False
+            for i in range(s + 1, t + 1):
+                ended |= ends[i]
+                started |= starts[i]
+            if not started and capacity[s] <= capacity[t]:
+                drop = True
+                break
+            if not ended and capacity[t] <= capacity[s]:
+                size -= 1
+                continue
+            break
+        if not drop:
+            stack[size] = t
+            size += 1
+    for i in range(size):
+        keep[stack[i]] = True
+    return keep
+
+
+def _adjacency(n: int, edge: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the edges of every node by rising neighbour."""
+    m = len(edge)
+    node = np.concatenate([edge[:, 0], edge[:, 1]])
+    other = np.concatenate([edge[:, 1], edge[:, 0]])
+    order = np.lexsort((other, node))
+    pointer = np.searchsorted(node[order], np.arange(n + 1)).astype(np.int64)
+    number = np.tile(np.arange(m), 2)
+    return pointer, np.ascontiguousarray(number[order]), np.ascontiguousarray(other[order])

@@ -1,0 +1,110 @@
+"""The total cost of a choice of strategies as an objective."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from placeopt.model.bound import BoundReport
+from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.objective import Finished, time_text
+from placeopt.sharding.bounds import METHODS, prove
+from placeopt.sharding.evaluate import evaluate, profile_of
+from placeopt.sharding.judge import judged_cost, sharding_violations
+from placeopt.sharding.problem import ShardingSolution
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from placeopt.sharding.problem import ShardingProblem
+
+
+class TotalCost:
+    """Costs of nodes and edges, added up; the usage limit is a constraint."""
+
+    name: ClassVar[str] = "cost"
+    kind: ClassVar[str] = "sharding"
+    default_solver: ClassVar[str] = "tree-descent"
+    comparison: ClassVar[tuple[str, ...]] = ("tree-descent",)
+    ordered: ClassVar[bool] = False
+    prover: ClassVar[str] = ""
+    baseline: ClassVar[str] = ""
+    drawn: ClassVar[bool] = False
+
+    def default_queue(self, solution: ShardingSolution) -> str:
+        """Return "": there is no choice of execution."""
+        return ""
+
+    def impossible(self, problem: ShardingProblem) -> str:
+        """Say so if even the smallest usage of every node passes the limit."""
+        profile = profile_of(problem.interval, least_usage(problem))
+        if profile.peak <= problem.usage_limit:
+            return ""
+        return (f"the smallest usages add up to {profile.peak} at time {int(profile.time[profile.peak_index])}, "
+                f"more than the limit of {problem.usage_limit}")  # fmt: skip
+
+    def evaluate_batch(
+        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
+    ) -> NDArray[np.int64]:
+        """Refuse: totals may pass 64 bits, and a choice of strategies is no row of devices."""
+        raise InputError(f"problem '{problem.name}' is a sharding problem: its solutions are evaluated one by one")
+
+    def value(self, problem: ShardingProblem, solution: ShardingSolution, queue: str | None = None) -> tuple[int, str]:
+        """Cost of a choice; raises InfeasiblePlacementError where it is not valid."""
+        if not isinstance(solution, ShardingSolution):
+            raise InfeasiblePlacementError(f"expected a ShardingSolution, received {type(solution).__name__}")
+        return evaluate(problem, solution), ""
+
+    def judge(self, problem: ShardingProblem, solution: ShardingSolution, queue: str | None = None) -> list[str]:
+        """Violations of a choice in words, found without the evaluator."""
+        if not isinstance(solution, ShardingSolution):
+            return [f"a solution of a sharding problem is a ShardingSolution, received {type(solution).__name__}"]
+        return sharding_violations(problem, solution)
+
+    def finish(self, problem: ShardingProblem, solution: ShardingSolution, queue: str | None = None) -> Finished:
+        """Value and judge a choice; evaluator and judge must agree on its cost."""
+        violations = tuple(self.judge(problem, solution))
+        if violations:
+            return Finished(None, "", violations)
+        cost, counted = evaluate(problem, solution), judged_cost(problem, solution)
+        if cost != counted:
+            return Finished(None, "", (f"the evaluator finds a cost of {cost}, the judge {counted}",))
+        return Finished(cost, "", ())
+
+    def bounds(
+        self, problem: ShardingProblem, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
+    ) -> BoundReport:
+        """Prove lower bounds for about `seconds`.
+
+        Raises
+        ------
+        InputError
+            If a method is unknown.
+        """
+        started = time.perf_counter()
+        for name in methods or ():
+            if name not in METHODS:
+                raise InputError(f"bound of a sharding problem: expected one of {', '.join(METHODS)}, received '{name}'")
+        reason = self.impossible(problem)
+        chosen = tuple(methods) if methods is not None else METHODS if seconds > 0 else METHODS[:1]
+        found = {} if reason else prove(problem, seconds, chosen, upper)
+        best = max(found, key=lambda name: found[name], default="none")
+        return BoundReport(found.get(best, 0), best, found, time.perf_counter() - started, reason)
+
+    def text(self, problem: ShardingProblem, value: float | None) -> str:
+        """Return a cost as a time where its unit is known, else as a number."""
+        if value is None:
+            return "-"
+        return f"{int(value)}" if problem.tick_seconds == 1.0 else time_text(float(value) * problem.tick_seconds)
+
+
+def least_usage(problem: ShardingProblem) -> NDArray[np.int64]:
+    """Return the smallest usage of every node."""
+    return np.minimum.reduceat(problem.usage, problem.node_ptr[:-1])
+
+
+COST = TotalCost()

@@ -1,0 +1,60 @@
+"""Descent by tree moves from the choice of the least usage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from placeopt.sharding.compact import condense, draft_of
+from placeopt.sharding.evaluate import total_cost
+from placeopt.sharding.problem import ShardingSolution
+from placeopt.solvers.sharding.tree_moves import least_usage
+from placeopt.solvers.sharding.tree_search import TREE_SIZES, TreeSearch
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from placeopt.sharding.problem import ShardingProblem
+    from placeopt.solving.tracker import Tracker
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TreeDescent(SearchSolver):
+    """Tree moves of all sizes by turns until a round brings nothing."""
+
+    name: ClassVar[str] = "tree-descent"
+    patience: int = option(2, low=1, meaning="rounds without an improvement after which it ends")
+
+    def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:
+        """Improve the initial solution, or the one of the least usage."""
+        condensed = condense(*draft_of(problem))
+        compact = condensed.compact
+        start = None if tracker.solution is None else condensed.contract(tracker.solution.strategy)
+        if start is None:
+            start = least_usage(compact)
+
+        def offer(choice: Ints) -> None:
+            solution = ShardingSolution(condensed.expand(choice))
+            tracker.offer(total_cost(problem, solution), solution)
+
+        tracker.count(1)
+        offer(start)
+        if not compact.num_nodes:
+            return
+        search = TreeSearch(compact, start, tracker.rng())
+        idle = 0
+        while idle < self.patience and not tracker.stop():
+            before = search.best_cost
+            for most in TREE_SIZES:
+                count = min(2000, max(1, 2 * compact.num_nodes // most), tracker.evaluations_left)
+                if tracker.stop():
+                    break
+                tracker.count(count)
+                search.moves(count, most, 0.0)
+                offer(search.best)
+            idle = idle + 1 if search.best_cost == before else 0

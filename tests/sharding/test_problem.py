@@ -1,0 +1,186 @@
+"""Sharding problems: files, evaluator, judge and the compact arrays, against every choice of small problems."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sharding_problems import draw, oracle
+
+import placeopt as po
+from placeopt.io.serialize import from_dict, save, to_dict
+from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.objective import objective_of
+from placeopt.sharding.compact import condense, draft_of
+from placeopt.sharding.contest_format import from_contest, to_contest
+from placeopt.sharding.evaluate import evaluate, total_cost, usage_profile
+from placeopt.sharding.judge import judged_cost, sharding_violations
+from placeopt.sharding.problem import ShardingProblem, ShardingSolution
+
+DATA = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "iopddl"
+needs_data = pytest.mark.skipif(not DATA.exists(), reason=f"no instances at {DATA}; set PLACEOPT_DATA")
+
+
+def choices(problem):
+    """Yield every choice of strategies."""
+    for choice in itertools.product(*(range(int(k)) for k in problem.num_choices)):
+        yield choice, ShardingSolution(np.array(choice, dtype=np.int64))
+
+
+def compact_cost(compact, choice):
+    """Cost of a choice of a compact problem, None where it passes a capacity."""
+    cost = sum(int(compact.cost[compact.node_ptr[v] + x]) for v, x in enumerate(choice))
+    for e, (u, v) in enumerate(compact.edge.tolist()):
+        cost += int(compact.table[compact.edge_ptr[e] + choice[u] * compact.num_choices[v] + choice[v]])
+    for t, capacity in enumerate(compact.capacity.tolist()):
+        live = [v for v in range(len(choice)) if compact.first[v] <= t < compact.last[v]]
+        if sum(int(compact.usage[compact.node_ptr[v] + choice[v]]) for v in live) > capacity:
+            return None
+    return cost
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("block", range(4))
+def test_evaluator_and_judge_agree_with_the_oracle(block):
+    """Every choice of 60 problems a block: same feasible ones, same cost, in words where not feasible."""
+    for seed in range(60 * block, 60 * block + 60):
+        problem, data = draw(seed)
+        feasible = oracle(data)
+        for choice, solution in choices(problem):
+            violations = sharding_violations(problem, solution)
+            assert (choice in feasible) == (violations == []), (seed, choice)
+            if violations:
+                with pytest.raises(InfeasiblePlacementError):
+                    evaluate(problem, solution)
+            else:
+                assert evaluate(problem, solution) == judged_cost(problem, solution) == feasible[choice]
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("block", range(4))
+def test_condensing_keeps_every_choice(block):
+    """What is left has the same feasible choices at the same cost, and choices go there and back."""
+    for seed in range(60 * block, 60 * block + 60):
+        problem, data = draw(seed)
+        feasible = oracle(data)
+        draft, fits = draft_of(problem)
+        if not np.logical_or.reduceat(fits, problem.node_ptr[:-1]).all():
+            assert feasible == {}
+            continue
+        condensed = condense(draft, fits)
+        for choice, solution in choices(problem):
+            inner = condensed.contract(solution.strategy)
+            if inner is None:
+                assert choice not in feasible
+                continue
+            assert condensed.expand(inner).tolist() == list(choice)
+            cost = compact_cost(condensed.compact, inner)
+            tight = condensed.compact.capacity.size == 0 or condensed.compact.capacity.min() >= 0
+            if choice in feasible:
+                assert cost is not None
+                if feasible[choice] < 10**17:
+                    assert cost + condensed.offset == feasible[choice]
+            elif tight and objective_of(problem).impossible(problem) == "":
+                assert cost is None, (seed, choice)
+
+
+@pytest.mark.interpreted
+def test_totals_pass_64_bits():
+    """Costs and usages near 2^62 are added exactly."""
+    big = 2**62 - 1
+    problem = ShardingProblem("big", [0, 1, 2, 3], [big] * 3, [big] * 3, [[0, 5]] * 3, [[0, 1]] * 9, [big] * 9, 2**61)
+    solution = ShardingSolution([0, 0, 0])
+    assert total_cost(problem, solution) == judged_cost(problem, solution) == 12 * big
+    assert usage_profile(problem, solution).peak == 3 * big
+    assert str(3 * big) in sharding_violations(problem, solution)[0]
+
+
+def test_json_round_trips(tmp_path):
+    """Our format and the contest's, plain and gzip, give the same problem; a solution comes back as it was."""
+    for seed in range(30):
+        problem, data = draw(seed)
+        assert from_dict(json.loads(json.dumps(to_dict(problem)))).hash == problem.hash
+        assert from_contest(to_contest(problem)).hash == problem.hash
+        ours, theirs = tmp_path / "ours.json", tmp_path / "theirs.json.gz"
+        save(problem, ours)
+        theirs.write_bytes(gzip.compress(json.dumps(data).encode()))
+        (tmp_path / "ours.json.gz").write_bytes(gzip.compress(ours.read_bytes()))
+        assert {po.load(x).hash for x in (ours, theirs, tmp_path / "ours.json.gz")} == {problem.hash}
+    solution = ShardingSolution([1, 0, 2])
+    assert from_dict(to_dict(solution)).strategy.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: p["nodes"]["costs"][0].append(1), "usages"),
+        (lambda p: p["nodes"]["costs"][0].__setitem__(0, -1), "cost"),
+        (lambda p: p["nodes"]["costs"][0].__setitem__(0, 1.5), "whole number"),
+        (lambda p: p["nodes"]["costs"][0].__setitem__(0, True), "whole number"),
+        (lambda p: p["nodes"]["costs"][0].__setitem__(0, 2**70), "64 bits"),
+        (lambda p: p["nodes"]["intervals"].pop(), "intervals"),
+        (lambda p: p["nodes"]["intervals"][0].reverse(), "start <= end"),
+        (lambda p: p["nodes"]["costs"].__setitem__(0, []), "usages"),
+        (lambda p: p["edges"]["nodes"].__setitem__(0, [0, 9]), "nodes"),
+        (lambda p: p["edges"]["nodes"].__setitem__(0, [0, 1, 2]), "nodes"),
+        (lambda p: p["edges"]["nodes"].__setitem__(0, [0, 0]), "costs"),
+        (lambda p: p["edges"]["costs"][0].pop(), "costs"),
+        (lambda p: p.pop("nodes"), "nodes"),
+        (lambda p: p.__setitem__("usage_limit", "a lot"), "usage_limit"),
+    ],
+)
+def test_wrong_files_are_one_line(change, words, tmp_path):
+    """A file that is wrong says what and where."""
+    data = {
+        "problem": {
+            "nodes": {"intervals": [[0, 2], [1, 3]], "costs": [[1, 2], [3]], "usages": [[1, 1], [1]]},
+            "edges": {"nodes": [[0, 1]], "costs": [[1, 2]]},
+            "usage_limit": 5,
+        }
+    }
+    from_contest(data)
+    change(data["problem"])
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=words) as failure:
+        po.load(path)
+    assert "\n" not in str(failure.value)
+
+
+def test_damaged_gzip_is_one_line(tmp_path):
+    """Truncated and broken gzip, and one that expands beyond the limit."""
+    whole = gzip.compress(json.dumps(draw(3)[1]).encode())
+    path = tmp_path / "x.json.gz"
+    for data, words in ((whole[:-9], "truncated"), (whole[:40] + b"\0" * 40, "gzip|truncated")):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=words):
+            po.load(path)
+    path.write_bytes(whole)
+    with pytest.raises(InputError, match="limit"):
+        po.load(path, max_bytes=100)
+
+
+@needs_data
+def test_the_example_is_solved():
+    """The contest's example: its best choice by the oracle, found, bounded and verified."""
+    path = DATA / "example.json"
+    problem = po.load(path)
+    best = min(oracle(json.loads(path.read_text())).values())
+    result = po.solve(problem, seconds=5)
+    assert result.value == best
+    report = po.verify(problem, result, seconds=1)
+    assert report.feasible
+    assert report.lower_bound <= best
+
+
+@needs_data
+def test_a_contest_instance_is_read():
+    """Instance G: sizes as its reference says."""
+    problem = po.load(DATA / "asplos-2025-iopddl-G.json.gz")
+    assert (problem.num_nodes, problem.num_edges, problem.usage_limit) == (816, 1023, 14392528)
+    assert round(float(problem.num_choices.mean()), 1) == 12.3

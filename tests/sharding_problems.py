@@ -1,0 +1,70 @@
+"""Random small sharding problems, and the slow, obvious oracle: every choice, point by point, in plain Python."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from placeopt.sharding.contest_format import from_contest
+
+FORBIDDEN = 10**18
+
+
+def draw(seed, nodes=None, structure=None):
+    """Return (problem, the parsed JSON it was made of): parallel and turned edges, huge costs, perhaps infeasible."""
+    rng = random.Random(seed)
+    n = nodes or rng.choice([1, 2, 3, 4, 4, 5])
+    sizes = [rng.choice([1, 1, 2, 2, 3]) for _ in range(n)]
+    top = rng.choice([1, 5, 100])
+    forbidden = rng.choice([0.0, 0.0, 0.3])
+    usage_top = rng.choice([0, 3, 3, 10, FORBIDDEN])
+    horizon = rng.choice([1, 3, 6])
+
+    def cost():
+        return FORBIDDEN if rng.random() < forbidden else rng.randint(0, top)
+
+    starts = [rng.randint(0, horizon) for _ in range(n)]
+    intervals = [[s, s + rng.choice([0, 1, 1, 2, horizon])] for s in starts]
+    usages = [[rng.randint(0, usage_top) for _ in range(k)] for k in sizes]
+    count = 0 if n == 1 else rng.randint(0, 2 * n)
+    kind = structure or rng.choice(["any", "any", "tree"])
+    pairs = [rng.sample(range(n), 2) for _ in range(count)]
+    if kind == "tree":
+        pairs = [rng.sample([v, rng.randrange(v)], 2) for v in range(1, n)]
+    total = sum(max(row) for row in usages)
+    data = {
+        "problem": {
+            "name": f"random-{seed}",
+            "nodes": {"intervals": intervals, "costs": [[cost() for _ in range(k)] for k in sizes], "usages": usages},
+            "edges": {"nodes": pairs, "costs": [[cost() for _ in range(sizes[u] * sizes[v])] for u, v in pairs]},
+            "usage_limit": rng.choice([total, rng.randint(0, total), rng.randint(0, total)]),
+        }
+    }
+    return from_contest(data), data
+
+
+def oracle(data):
+    """Return {feasible choice: cost} of the contest's parsed JSON."""
+    problem = data["problem"]
+    nodes, edges, limit = problem["nodes"], problem["edges"], problem["usage_limit"]
+    found = {}
+    for choice in itertools.product(*(range(len(row)) for row in nodes["costs"])):
+        last = max(end for _, end in nodes["intervals"])
+        peak = max(
+            (
+                sum(
+                    row[x]
+                    for row, x, (start, end) in zip(nodes["usages"], choice, nodes["intervals"], strict=True)
+                    if start <= t < end
+                )
+                for t in range(last)
+            ),
+            default=0,
+        )
+        if peak > limit:
+            continue
+        cost = sum(row[x] for row, x in zip(nodes["costs"], choice, strict=True))
+        for (u, v), table in zip(edges["nodes"], edges["costs"], strict=True):
+            cost += table[choice[u] * len(nodes["costs"][v]) + choice[v]]
+        found[choice] = cost
+    return found
