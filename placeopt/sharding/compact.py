@@ -89,6 +89,17 @@ class Condensed(NamedTuple):
         return None if (found < 0).any() else found
 
 
+class _Target(NamedTuple):
+    """What `_fill` adds to."""
+
+    node_ptr: Ints
+    strategy: Ints
+    edge: Ints
+    edge_ptr: Ints
+    cost: Ints
+    table: Ints
+
+
 class Draft(NamedTuple):
     """Nodes and edges before they are condensed: edges in any order and direction, perhaps parallel."""
 
@@ -148,7 +159,8 @@ def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
     order, pairs = _ordered_pairs(draft, new_node)
     edge, edge_ptr = _merged_edges(pairs, np.diff(node_ptr))
     table = np.zeros(int(edge_ptr[-1]), dtype=np.int64)
-    offset += int(_fill(draft, new_node, fixed, node_ptr, strategy, order, edge, edge_ptr, cost, table))
+    target = _Target(node_ptr, strategy, edge, edge_ptr, cost, table)
+    offset += int(_fill(draft, new_node, fixed, order, target))
 
     usage, capacity, first, last = _times(draft, decided, kept, node, node_ptr)
     adj_ptr, adj_edge, adj_node = _adjacency(len(node), edge)
@@ -183,10 +195,12 @@ def _merged_edges(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
 
 
 @njit(cache=True, nogil=True)
-def _fill(draft, new_node, fixed, node_ptr, strategy, order, edge, edge_ptr, cost, table):
+def _fill(draft, new_node, fixed, order, target):
     """Add the tables of the old edges to the new ones; those of decided nodes to costs. Return what is decided wholly."""
     offset = 0
     e = -1
+    node_ptr, strategy, edge = target.node_ptr, target.strategy, target.edge
+    cost, table = target.cost, target.table
     for old in order:
         u, v = draft.edge[old, 0], draft.edge[old, 1]
         start = draft.edge_ptr[old]
@@ -204,7 +218,7 @@ def _fill(draft, new_node, fixed, node_ptr, strategy, order, edge, edge_ptr, cos
             low, high = min(a, b), max(a, b)
             if e < 0 or edge[e, 0] != low or edge[e, 1] != high:
                 e += 1
-            at = edge_ptr[e]
+            at = target.edge_ptr[e]
             for x in range(node_ptr[low], node_ptr[low + 1]):
                 for y in range(node_ptr[high], node_ptr[high + 1]):
                     if a < b:

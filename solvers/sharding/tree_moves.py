@@ -52,6 +52,15 @@ class Board(NamedTuple):
     belief: NDArray[np.float64]  # (most, width) cost of the subtree by strategy
 
 
+class Manner(NamedTuple):
+    """How moves are made."""
+
+    most: int  # nodes of a tree
+    scale: float  # of the prices of usage
+    skip: float  # chance that a tree leaves out a node it could take
+    heat: float  # mean rise that is accepted, in costs
+
+
 def board_of(compact: Compact, choice: Ints, most: int) -> Board:
     """Return a board on which `choice`, which fits the capacity, is played."""
     width = int(compact.num_choices.max())
@@ -300,15 +309,15 @@ def _decide(f, c, board, count):
 
 
 @njit(cache=True, nogil=True)
-def improve(f, c, board, roots, price, scale, most, skip, heat, state):
+def improve(f, c, board, roots, price, manner, state):
     """Make a move at each root; return by how much the cost rose in all.
 
     A move that raises costs and prices together is undone, unless by less than an exponential draw of mean `heat`.
     """
     change = 0.0
+    scale, heat = manner.scale, manner.heat
     for r in range(len(roots)):
-        size = 1 + below(state, most)
-        count = _grow(f, board, roots[r], size, skip, state)
+        count = _grow(f, board, roots[r], 1 + below(state, manner.most), manner.skip, state)
         cost, priced = _value(f, board, count, price, scale)
         _believe(f, board, count, price, scale)
         for i in range(count):

@@ -8,7 +8,7 @@ import numpy as np
 
 from placeopt.model.random_bits import random_states
 from placeopt.sharding.bounds.message_passing import factors_of
-from placeopt.solvers.sharding.tree_moves import board_of, improve
+from placeopt.solvers.sharding.tree_moves import Manner, board_of, improve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +55,8 @@ class TreeSearch:
     def moves(self, count: int, most: int, scale: float, heat: float = 0.0) -> None:
         """Make `count` moves of trees of up to `most` nodes, usage priced at `scale` times the prices."""
         roots = self.rng.integers(self.compact.num_nodes, size=count)
-        improve(self.factors, self.compact, self.board, roots, self.prices, scale, most, SKIP, heat, self.state)
+        manner = Manner(most, float(scale), SKIP, float(heat))
+        improve(self.factors, self.compact, self.board, roots, self.prices, manner, self.state)
         self._keep_best()
 
     def _keep_best(self) -> None:
