@@ -59,8 +59,8 @@ class Evaluation:
         source = device[problem.producer[problem.edge_tensor]] if problem.num_edges else np.zeros(0, np.int64)
         destination = device[problem.consumer] if problem.num_edges else np.zeros(0, np.int64)
         free = (source != destination) & (problem.channel[source, destination] < 0)
-        pairs = np.stack([problem.edge_tensor[free], destination[free]], axis=1)
-        pairs = np.unique(pairs, axis=0)
+        key = np.unique(problem.edge_tensor[free] * problem.num_devices + destination[free])
+        pairs = np.stack(np.divmod(key, problem.num_devices), axis=1)
         home = device[problem.producer[pairs[:, 0]]]
         begin = self.finish[problem.producer[pairs[:, 0]]]
         end = begin + problem.transfer[pairs[:, 0], problem.link_class[home, pairs[:, 1]]]

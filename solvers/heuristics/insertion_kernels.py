@@ -6,7 +6,8 @@ of its first member), links have classes, a tensor is sent once to each device, 
 schedule may account for it.
 
 Everything that a jitted function calls lives in its file, because numba's cache does not notice edits in another one; so
-the first helpers stand in `time_kernels` too.
+the first helpers stand in `time_kernels` too. `_nrt=False` leaves reference counting out of functions that allocate nothing:
+counting every array of a NamedTuple at every call takes five times as long as the scheduling.
 """
 
 # mypy: disable-error-code="assignment, return-value, no-any-return"
@@ -65,7 +66,7 @@ def _fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
     return bool(units.allowed[unit, device] and units.bytes[unit] <= free[device])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _roomiest(units: Units, free: Ints, unit: int) -> int:
     """Device for a unit that fits nowhere: the compatible one with the most bytes left; repaired later."""
     best = -1
@@ -75,7 +76,7 @@ def _roomiest(units: Units, free: Ints, unit: int) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> None:
     """Reserve the whole of `unit` on `device` at its first member."""
     if home[unit] < 0:
@@ -84,22 +85,23 @@ def _settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> Non
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, device: int) -> int:
-    """Time at which all inputs of `op` are on `device`, transfers never waiting for each other."""
-    ready = np.int64(0)
+def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, ready: Ints) -> None:
+    """Write the time at which all inputs of `op` are on each device, transfers never waiting for each other."""
+    ready[:] = 0
     for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
-        source = graph.predecessors.op[e]
-        arrival = finish[source]
-        if device_of[source] != device:
-            arrival += costs.transfer[graph.predecessors.tensor[e], costs.link_class[device_of[source], device]]
-        ready = max(ready, arrival)
-    return ready
+        source, tensor = graph.predecessors.op[e], graph.predecessors.tensor[e]
+        home, done = device_of[source], finish[source]
+        for device in range(len(ready)):
+            arrival = done
+            if home != device:
+                arrival += costs.transfer[tensor, costs.link_class[home, device]]
+            ready[device] = max(ready[device], arrival)
 
 
 # --- list scheduling in a given order (HEFT, CPOP, PEFT) ---------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _latest_last(graph: GraphArrays, finish: Ints, op: int, entries: Ints) -> int:
     """Write the in-edges of `op` to `entries` by finish of the producer; return how many there are."""
     count = 0
@@ -130,7 +132,7 @@ def _empty_queues(graph: GraphArrays, costs: CostArrays, contention: bool) -> Qu
     return Queues(arrived, np.zeros(channels, np.int64), np.zeros(channels, np.int64), np.zeros(most, np.int64))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _data_ready_on_channels(
     graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, queues: Queues, count: int, device: int, commit: bool
 ) -> int:
@@ -166,6 +168,10 @@ def _data_ready_on_channels(
     return ready
 
 
+GAP_START, GAP_END, GAP_BEFORE, GAP_BEHIND, GAP_OP = range(5)
+"""Of a gap: its start and end, the device's earlier and later gap, the op that ends where it starts; -1 for none."""
+
+
 class Timeline(NamedTuple):
     """Ops of each device in time order, and the idle gaps between them, as doubly linked lists.
 
@@ -177,11 +183,7 @@ class Timeline(NamedTuple):
     before: Ints  # (num_ops,) op before, -1 for none
     behind: Ints  # (num_ops,) op behind, -1 for none
     last: Ints  # (num_devices,) last op, -1 for none
-    gap_start: Ints  # (num_ops + num_devices,)
-    gap_end: Ints
-    gap_before: Ints  # earlier gap of the device, -1 for none
-    gap_behind: Ints
-    gap_op: Ints  # op that ends where the gap starts, -1 for the start of time
+    gap: Ints  # (num_ops + num_devices, 5) a row of GAP_START to GAP_OP, so that a step of a walk reads one line
     last_gap: Ints  # (num_devices,) the gap after the last op; it never ends
     gaps: Ints  # (1,) number of gap records in use
 
@@ -190,10 +192,9 @@ class Timeline(NamedTuple):
 def _empty_timeline(n: int, k: int) -> Timeline:
     timeline = Timeline(
         np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1, np.int64), np.full(n, -1, np.int64),
-        np.full(k, -1, np.int64), np.zeros(n + k, np.int64), np.full(n + k, FAR, np.int64),
-        np.full(n + k, -1, np.int64), np.full(n + k, -1, np.int64), np.full(n + k, -1, np.int64),
-        np.arange(k), np.zeros(1, np.int64),
+        np.full(k, -1, np.int64), np.full((n + k, 5), -1, np.int64), np.arange(k), np.zeros(1, np.int64),
     )  # fmt: skip
+    timeline.gap[:k, GAP_START], timeline.gap[:k, GAP_END] = 0, FAR
     timeline.gaps[0] = k
     return timeline
 
@@ -208,12 +209,12 @@ def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) ->
     gap = timeline.last_gap[device]
     best, best_gap = np.int64(FAR), np.int64(NONE)
     while gap >= 0:
-        begin = max(ready, timeline.gap_start[gap])
-        if begin + duration <= timeline.gap_end[gap]:
+        begin = max(ready, timeline.gap[gap, GAP_START])
+        if begin + duration <= timeline.gap[gap, GAP_END]:
             best, best_gap = begin, gap
-        if timeline.gap_start[gap] <= ready:
+        if timeline.gap[gap, GAP_START] <= ready:
             break
-        gap = timeline.gap_before[gap]
+        gap = timeline.gap[gap, GAP_BEFORE]
     if duration == 0:
         op = timeline.last[device]
         while op >= 0 and timeline.start[op] >= ready and timeline.before[op] >= 0:
@@ -226,34 +227,34 @@ def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) ->
     return best, best_gap
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, _nrt=False)
 def _insert(timeline: Timeline, device: int, op: int, begin: int, duration: int, gap: int) -> None:
     """Put `op` into `gap` of the device, or (gap -1) between two ops that meet at `begin`."""
     end = begin + duration
     timeline.start[op], timeline.finish[op] = begin, end
     if gap >= 0:
-        previous = timeline.gap_op[gap]
-        limit, later = timeline.gap_end[gap], timeline.gap_behind[gap]
-        if begin > timeline.gap_start[gap]:
-            timeline.gap_end[gap] = begin
+        previous = timeline.gap[gap, GAP_OP]
+        limit, later = timeline.gap[gap, GAP_END], timeline.gap[gap, GAP_BEHIND]
+        if begin > timeline.gap[gap, GAP_START]:
+            timeline.gap[gap, GAP_END] = begin
             if end < limit:  # what remains behind the op is a gap of its own
                 rest = timeline.gaps[0]
                 timeline.gaps[0] += 1
-                timeline.gap_start[rest], timeline.gap_end[rest], timeline.gap_op[rest] = end, limit, op
-                timeline.gap_before[rest], timeline.gap_behind[rest] = gap, later
-                timeline.gap_behind[gap] = rest
+                timeline.gap[rest, GAP_START], timeline.gap[rest, GAP_END], timeline.gap[rest, GAP_OP] = end, limit, op
+                timeline.gap[rest, GAP_BEFORE], timeline.gap[rest, GAP_BEHIND] = gap, later
+                timeline.gap[gap, GAP_BEHIND] = rest
                 if later >= 0:
-                    timeline.gap_before[later] = rest
+                    timeline.gap[later, GAP_BEFORE] = rest
                 else:
                     timeline.last_gap[device] = rest
         elif end < limit:
-            timeline.gap_start[gap], timeline.gap_op[gap] = end, op
+            timeline.gap[gap, GAP_START], timeline.gap[gap, GAP_OP] = end, op
         else:  # filled exactly
-            earlier = timeline.gap_before[gap]
+            earlier = timeline.gap[gap, GAP_BEFORE]
             if earlier >= 0:
-                timeline.gap_behind[earlier] = later
+                timeline.gap[earlier, GAP_BEHIND] = later
             if later >= 0:
-                timeline.gap_before[later] = earlier
+                timeline.gap[later, GAP_BEFORE] = earlier
     else:
         previous = timeline.last[device]
         while previous >= 0 and timeline.finish[previous] > begin:
@@ -274,6 +275,65 @@ def _insert(timeline: Timeline, device: int, op: int, begin: int, duration: int,
         timeline.behind[previous] = op
 
 
+class Partial(NamedTuple):
+    """A schedule that grows."""
+
+    device: Ints  # (num_ops,) -1 while not scheduled
+    home: Ints  # (num_units,) device of each unit, -1 while open
+    free: Ints  # (num_devices,) bytes left
+    ready: Ints  # (num_devices,) when the inputs of the op at hand are there, transfers not waiting
+    timeline: Timeline
+    queues: Queues
+
+
+@njit(cache=True, nogil=True, _nrt=False)
+def _schedule_ops(
+    graph: GraphArrays, costs: CostArrays, units: Units, sequence: Ints, bias: Floats, partial: Partial, insertion: bool,
+    contention: bool,
+) -> bool:  # fmt: skip
+    """Schedule the ops of `sequence` one by one; return whether a unit found no device with space."""
+    device_of, home, free, timeline, queues = partial.device, partial.home, partial.free, partial.timeline, partial.queues
+    finish, biased, overflow = timeline.finish, len(bias) > 0, False
+    for op in sequence:
+        unit = units.unit[op]
+        count = 0
+        if contention:
+            count = _latest_last(graph, finish, op, queues.entries)
+        else:
+            _data_ready(graph, costs, device_of, finish, op, partial.ready)
+        best_device, best_start, best_gap = -1, np.int64(FAR), np.int64(NONE)
+        best_score, best_finish = np.inf, np.int64(FAR)
+        forced = -1
+        while best_device < 0:
+            for device in range(len(free)):
+                if device != forced and not _fits(units, home, free, unit, device):
+                    continue
+                duration, ready = costs.compute[op, device], partial.ready[device]
+                if contention:
+                    ready = _data_ready_on_channels(graph, costs, device_of, finish, queues, count, device, False)
+                if not biased and ready + duration >= best_finish:
+                    continue  # it cannot end earlier than the best device
+                if insertion:
+                    begin, gap = _earliest_gap(timeline, device, ready, duration)
+                else:
+                    gap = timeline.last_gap[device]
+                    begin = max(ready, timeline.gap[gap, GAP_START])
+                end = begin + duration
+                score = end + bias[op, device] if biased else 0.0
+                if score < best_score or (score == best_score and end < best_finish):
+                    best_score, best_finish = score, end
+                    best_device, best_start, best_gap = device, begin, gap
+            if best_device < 0:
+                overflow = True
+                forced = _roomiest(units, free, unit)
+        _settle(units, home, free, unit, best_device)
+        if contention:
+            _data_ready_on_channels(graph, costs, device_of, finish, queues, count, best_device, True)
+        device_of[op] = best_device
+        _insert(timeline, best_device, op, best_start, best_finish - best_start, best_gap)
+    return overflow
+
+
 @njit(cache=True, nogil=True)
 def schedule_in_order(
     graph: GraphArrays, costs: CostArrays, units: Units, sequence: Ints, bias: Floats, pinned: Ints, insertion: bool,
@@ -290,44 +350,10 @@ def schedule_in_order(
     contention : queue transfers on their channels (in the order of scheduling).
     """
     n, k = costs.compute.shape
-    device_of = np.full(n, -1, np.int64)
-    timeline = _empty_timeline(n, k)
-    finish = timeline.finish
     home, free = _reserve(units, pinned)
-    queues = _empty_queues(graph, costs, contention)
-    biased = len(bias) > 0
-    overflow = False
-    for op in sequence:
-        unit = units.unit[op]
-        count = _latest_last(graph, finish, op, queues.entries) if contention else 0
-        best_device, best_start, best_gap = -1, np.int64(FAR), np.int64(NONE)
-        best_score, best_finish = np.inf, np.int64(FAR)
-        forced = -1
-        while best_device < 0:
-            for device in range(k):
-                if device != forced and not _fits(units, home, free, unit, device):
-                    continue
-                if contention:
-                    ready = _data_ready_on_channels(graph, costs, device_of, finish, queues, count, device, False)
-                else:
-                    ready = _data_ready(graph, costs, device_of, finish, op, device)
-                duration = costs.compute[op, device]
-                if insertion:
-                    begin, gap = _earliest_gap(timeline, device, ready, duration)
-                else:
-                    gap = timeline.last_gap[device]
-                    begin = max(ready, timeline.gap_start[gap])
-                end = begin + duration
-                score = end + bias[op, device] if biased else 0.0
-                if score < best_score or (score == best_score and end < best_finish):
-                    best_score, best_finish = score, end
-                    best_device, best_start, best_gap = device, begin, gap
-            if best_device < 0:
-                overflow = True
-                forced = _roomiest(units, free, unit)
-        _settle(units, home, free, unit, best_device)
-        if contention:
-            _data_ready_on_channels(graph, costs, device_of, finish, queues, count, best_device, True)
-        device_of[op] = best_device
-        _insert(timeline, best_device, op, best_start, best_finish - best_start, best_gap)
-    return ListSchedule(device_of, timeline.start, finish, overflow)
+    partial = Partial(
+        np.full(n, -1, np.int64), home, free, np.zeros(k, np.int64), _empty_timeline(n, k),
+        _empty_queues(graph, costs, contention),
+    )  # fmt: skip
+    overflow = _schedule_ops(graph, costs, units, sequence, bias, partial, insertion, contention)
+    return ListSchedule(partial.device, partial.timeline.start, partial.timeline.finish, overflow)

@@ -63,13 +63,14 @@ def test_groups_are_reserved_as_a_whole(name):
     [
         (sized([5, 5, 5], [7, 7]), "resident bytes|packed"),
         (sized([9, 1], [8, 8]), "needs 9 resident bytes"),
-        (sized([6, 6, 6], [10, 10]), "packed"),
+        (sized([6, 6, 6], [10, 10]), "of which at most 2 fit"),
+        (sized([9, 5, 4, 2], [10, 10]), "packed"),
         (
             PlacementProblem.from_edges([[1, -1], [-1, 1]], [], colocation=[0, 0]),
             "no device is compatible with all its ops",
         ),
     ],
-    ids=["total", "one-op", "packing", "group"],
+    ids=["total", "one-op", "count", "packing", "group"],
 )
 def test_impossible_instances_are_named(name, problem, words):
     """Where no placement exists the status is infeasible and the message says why."""

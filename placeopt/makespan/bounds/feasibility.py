@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import allowed_devices
-from placeopt.model.arrays import UNLIMITED
+from placeopt.model.arrays import UNLIMITED, unique_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +58,7 @@ def _by_device_set(problem: PlacementProblem, allowed: NDArray[np.bool_]) -> str
     resident = problem.units.bytes
     mask = np.zeros((len(resident), problem.num_devices), dtype=np.bool_)
     mask[problem.units.unit] = allowed
-    for devices in np.unique(mask, axis=0):
+    for devices in mask[unique_rows(mask)[0]]:
         room = sum(int(x) for x in problem.capacity[devices].tolist())
         if room >= UNLIMITED:
             continue

@@ -65,6 +65,7 @@ class Fronts:
         self.source, self.target = (r.target, r.source) if backwards else (r.source, r.target)
         order = r.problem.topological_order
         self.order = order[::-1] if backwards else order
+        self.earliest = head.min(axis=1)  # earliest start on any class
         self.most: dict[int, int] = {0: 0}  # window -> energy
         self.solved = 0  # largest window whose maximum is known
         self.failed: int | None = None  # smallest window that took too long
@@ -80,7 +81,7 @@ class Fronts:
         """Bound the energy of one window within about `seconds`."""
         before = max(w for w in self.most if w < window)
         known = min(window * self.width, self.most[before] + (window - before) * self.width)
-        candidates = [int(v) for v in self.order if self.head[v].min() < window]
+        candidates = self.order[self.earliest[self.order] < window].tolist()
         exact = False
         if len(candidates) <= MOST_CANDIDATES:
             energy, exact = self._maximum(candidates, window, known, seconds)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import unique_columns, unique_rows
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
@@ -133,9 +134,8 @@ def relax(problem: PlacementProblem, merged: bool = False) -> Relaxation:
         return _merged(problem)
     allowed = _possible(problem)
     times = np.where(allowed, problem.compute, INCOMPATIBLE)
-    columns, class_of = np.unique(times, axis=1, return_inverse=True)
-    class_of = np.asarray(class_of, dtype=np.int64).reshape(-1)
-    compute = np.ascontiguousarray(columns, dtype=np.int64)
+    first, class_of = unique_columns(times)
+    compute = np.ascontiguousarray(times[:, first])
     fastest = np.where(compute < 0, INFINITE, compute).min(axis=1)
     source, target, free, pay = _pairs(problem, allowed)
     found = Relaxation(
@@ -199,8 +199,8 @@ def _edge_costs(
     if (allowed == allowed[0]).all():
         masks, kind = allowed[:1], np.zeros(len(allowed), dtype=np.int64)
     else:
-        masks, kind = np.unique(allowed, axis=0, return_inverse=True)
-        kind = np.asarray(kind).reshape(-1)
+        first, kind = unique_rows(allowed)
+        masks = allowed[first]
     pay = np.full(len(source), INFINITE, dtype=np.int64)
     share = np.ones(len(source), dtype=np.bool_)
     pair_kind = kind[source] * len(masks) + kind[target]
