@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.placement import Placement
 from placeopt.model.threads import num_threads
-from placeopt.solvers.search.annealing_walks import warm_up
-from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
-from placeopt.solving.base import SearchSolver
+from placeopt.solvers.search.batch_search import MeasuringSearch
+from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.run import run_part
@@ -54,21 +53,13 @@ LNS_SECONDS = 5e-4
 
 
 @dataclass(frozen=True)
-class Portfolio(SearchSolver):
+class Portfolio(MeasuringSearch):
     """Heuristics, cross-entropy, annealing and large neighbourhood search on one incumbent."""
 
     name: ClassVar[str] = "portfolio"
-    endless: ClassVar[bool] = True
 
     lns: bool = option(True, meaning="use large neighbourhood search (only with a limit of time)")
     walks: int = option(2, low=1, meaning="annealing walks at the same time")
-    measure: Measure | None = option(None, meaning="callable: devices to seconds, instead of the problem's objective")
-    threads: int | None = option(None, meaning="threads, one per core by default; the result does not depend on it")
-
-    @staticmethod
-    def warm_up() -> None:
-        """Compile the kernels before the clock starts."""
-        warm_up()
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Run the stages until the budget is spent or the bound is met."""

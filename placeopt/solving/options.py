@@ -95,6 +95,21 @@ def default_of(field: dataclasses.Field[Any]) -> str:
     return "required" if field.default_factory is dataclasses.MISSING else repr(field.default_factory())
 
 
+def named(names: str, known: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """Return those of `known` that an option names: "all", or some joined by commas.
+
+    Raises
+    ------
+    InputError
+        If one is not known.
+    """
+    wanted = known if names == "all" else tuple(name.strip() for name in names.split(","))
+    for name in wanted:
+        if name not in known:
+            raise InputError(f"{where}: expected all, or some of {', '.join(known)}, received {name!r:.60}")
+    return wanted
+
+
 def check_options(solver: Any, name: str) -> None:
     """Check every option of a configured solver.
 

@@ -15,6 +15,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+# The features are compiled into the kernels of `select_and_place`, whose cache does not notice a change here: save that
+# file too.
+
+
 class Sel(IntEnum):
     """Features of a ready op."""
 

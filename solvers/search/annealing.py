@@ -1,7 +1,7 @@
 """Simulated annealing on devices and order, with moves of clusters and of steps of the critical path.
 
-A proposal that is worse by x is accepted with probability exp(-x / T), T falling geometrically. With expensive
-communication single ops hardly ever move alone, so most moves take a connected cluster along.
+A proposal that is worse by x is accepted with probability exp(-x / T), T falling geometrically; `cooling` has other
+rules. With expensive communication single ops hardly ever move alone, so most moves take a connected cluster along.
 
 Without contention the walk is compiled and evaluates incrementally (`walk_kernels`); several walks run at
 once, in cycles: after each they all go on from the best placement, reheated. Other objectives (period, a
@@ -22,16 +22,15 @@ import numpy as np
 
 from placeopt.model.errors import InputError
 from placeopt.model.random_bits import random_states
-from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam, warm_up
-from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
+from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam, move_weights
+from placeopt.solvers.search.batch_search import BatchSearch
+from placeopt.solvers.search.cooling import ACCEPTANCES, COOLINGS, Cooling, limits
 from placeopt.solvers.search.mutated_rows import MutatedRows, order_of
-from placeopt.solvers.search.starting_points import check_start, starting_placements
-from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
+    from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solving.tracker import Tracker
 
 CYCLE_STEPS = 150
@@ -53,63 +52,47 @@ LANES = 8
 
 
 @dataclass(frozen=True)
-class GeometricCooling:
-    """Temperature that falls from `hot` to `cold` by a constant factor per step."""
-
-    hot: float
-    cold: float
-
-    def at(self, progress: float) -> float:
-        """Temperature after a share of the steps."""
-        return self.hot * (self.cold / self.hot) ** progress
-
-    def scaled(self, scale: float) -> GeometricCooling:
-        """Return the same cooling in other units."""
-        return GeometricCooling(self.hot * scale, self.cold * scale)
-
-
-@dataclass(frozen=True)
-class Annealing(SearchSolver):
+class Annealing(BatchSearch):
     """Simulated annealing on devices and order; incremental where transfers do not contend."""
 
     name: ClassVar[str] = "annealing"
-    endless: ClassVar[bool] = True
 
     walks: int = option(2, low=1, meaning="walks at the same time (on threads); fewer where evaluations are few")
     hot: float = option(0.05, above=0, meaning="first temperature, as a share of the mean work of a device")
     cold: float = option(1e-5, above=0, meaning="last temperature, likewise")
-    start: str = option("edge-zeroing", meaning="solver whose placement the walks begin from; 'random' for none")
-    measure: Measure | None = option(None, meaning="callable: devices to seconds, instead of the problem's objective")
-    threads: int | None = option(None, meaning="threads, one per core by default; the result does not depend on it")
+    cooling: str = option("geometric", choices=tuple(COOLINGS), meaning="how the temperature falls")
+    acceptance: str = option("metropolis", choices=tuple(ACCEPTANCES), meaning="which worse placements are accepted")
+    moves: str = option("all", meaning="moves of the compiled walk: all, or some of their names joined by commas")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.cold <= self.hot < math.inf:
             raise InputError(f"annealing: expected 0 < cold <= hot, received cold={self.cold}, hot={self.hot}")
-        check_start(self.name, self.start)
+        move_weights(self.moves)
 
-    @staticmethod
-    def warm_up() -> None:
-        """Compile the kernels before the clock starts."""
-        warm_up()
-
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def improve(self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator) -> None:
         """Anneal until the budget is spent."""
-        evaluator = BudgetedEvaluator(tracker, measure=self.measure, threads=self.threads)
-        rng = tracker.rng()
-        starts = starting_placements(evaluator, self.start, rng)
-        if starts and not tracker.stop():
-            improve(evaluator, starts, rng, GeometricCooling(self.hot, self.cold), walks=self.walks)
-        evaluator.conclude()
+        if starts and not evaluator.tracker.stop():
+            cooling = COOLINGS[self.cooling](self.hot, self.cold)
+            rules = WalkRules(self.walks, self.acceptance, self.moves)
+            anneal(evaluator, starts, rng, cooling, rules)
 
 
-def improve(
+@dataclass(frozen=True)
+class WalkRules:
+    """How many walks there are and how they go: names of ACCEPTANCES, and of moves."""
+
+    walks: int = 2
+    acceptance: str = "metropolis"
+    moves: str = "all"
+
+
+def anneal(
     evaluator: BudgetedEvaluator,
     starts: list[Placement],
     rng: np.random.Generator,
-    cooling: GeometricCooling,
-    *,
-    walks: int = 2,
+    cooling: Cooling,
+    rules: WalkRules = WalkRules(),
     cycles: int | None = None,
 ) -> None:
     """Spend the rest of the budget on annealing from `starts`, compiled where the problem allows it.
@@ -117,17 +100,19 @@ def improve(
     Parameters
     ----------
     cooling : temperatures as shares of the mean work of a device.
-    walks : walks at the same time. cycles : number of cycles of the compiled walk, None for its own choice.
+    cycles : number of cycles of the compiled walk, None for its own choice.
     """
     if not evaluator.walkable:
-        lockstep(evaluator, starts, rng, cooling, walks)
+        lockstep(evaluator, starts, rng, cooling, rules)
         return
     tracker, space = evaluator.tracker, evaluator.space
-    walks = int(np.clip(tracker.evaluations_left // STEPS_PER_WALK, 1, walks))
+    walks = int(np.clip(tracker.evaluations_left // STEPS_PER_WALK, 1, rules.walks))
+    weights, acceptance = move_weights(rules.moves), ACCEPTANCES[rules.acceptance]
     begun = []
     for i, random in enumerate(random_states(rng, walks)):
         placement = starts[i % len(starts)]
-        begun.append(AnnealingWalk(space, placement.device, space.sequence_of(placement), random))
+        sequence = space.sequence_of(placement)
+        begun.append(AnnealingWalk(space, placement.device, sequence, random, weights, acceptance))
     with WalkTeam(begun, evaluator.threads) as team:
         anneal_in_cycles(evaluator, team, cooling.scaled(space.mean_load), cycles)
 
@@ -136,12 +121,12 @@ def lockstep(
     evaluator: BudgetedEvaluator,
     starts: list[Placement],
     rng: np.random.Generator,
-    cooling: GeometricCooling,
-    walks: int,
+    cooling: Cooling,
+    rules: WalkRules,
 ) -> None:
     """Walk several states at once, one proposal each per batch."""
     tracker, space = evaluator.tracker, evaluator.space
-    lanes = int(np.clip(tracker.evaluations_left // STEPS_PER_LANE, 1, LANES * walks))
+    lanes = int(np.clip(tracker.evaluations_left // STEPS_PER_LANE, 1, LANES * rules.walks))
     if evaluator.measure is not None:
         lanes = 1  # a measurement is dear: every one is used by the next step
     begin = [starts[i % len(starts)] for i in range(lanes)]
@@ -152,12 +137,11 @@ def lockstep(
     start_time, start_count = tracker.elapsed, tracker.evaluations
     while not tracker.stop():
         temperature = cooling.at(_progress(tracker, start_time, start_count))
-        # Metropolis: accept what is worse by x with probability exp(-x / temperature).
-        rows.step(np.minimum(rows.values, 2**61) - temperature * np.log(rng.random(lanes) + 1e-300))
+        rows.step(limits(rules.acceptance, rows.values, tracker.value, temperature, rng.random(lanes)))
 
 
 def anneal_in_cycles(
-    evaluator: BudgetedEvaluator, team: WalkTeam, cooling: GeometricCooling, cycles: int | None = None
+    evaluator: BudgetedEvaluator, team: WalkTeam, cooling: Cooling, cycles: int | None = None
 ) -> None:
     """Anneal the walks until the budget is spent; they meet at the best placement after each cycle.
 
@@ -181,7 +165,7 @@ def anneal_in_cycles(
             best = team.leader.best()
             for walk in team.walks:
                 walk.jump(*(walk.origin if cycle < SCATTER * cycles else best))
-        reheated = GeometricCooling(max(cooling.cold, cooling.hot * REHEAT[cycle % len(REHEAT)]), cooling.cold)
+        reheated = cooling.reheated(REHEAT[cycle % len(REHEAT)])
         left = min(total - done, tracker.evaluations_left)
         steps = [min(evaluator.chunk, left // walks)] * walks if left >= walks else [1] * left
         ahead = sum(steps) / total if by_count else share - before

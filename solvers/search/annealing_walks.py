@@ -14,7 +14,9 @@ from placeopt.model.threads import num_threads
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.search import population_kernels, walk_kernels
 from placeopt.solvers.search.search_space import SearchSpace, ranked
-from placeopt.solvers.search.walk_state import NEVER, make_state
+from placeopt.solvers.search.walk_kernels import METROPOLIS, MOVES
+from placeopt.solvers.search.walk_state import NEVER, Leg, make_state
+from placeopt.solving.options import named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +28,13 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-DEFAULT_WEIGHTS = (1.0,) * len(walk_kernels.MOVES)
+ALL_MOVES = (1.0,) * len(MOVES)
+
+
+def move_weights(names: str) -> tuple[float, ...]:
+    """Return the relative frequency of each move: the same for those named, "all" or some joined by commas."""
+    wanted = named(names, MOVES, "annealing option moves")
+    return tuple(float(name in wanted) for name in MOVES)
 
 
 @functools.cache
@@ -51,7 +59,8 @@ class AnnealingWalk:
     Parameters
     ----------
     device : of each op; must satisfy every constraint. sequence : ops in a topological order.
-    weights : relative frequency of each move in `walk_kernels.MOVES`.
+    weights : relative frequency of each of MOVES.
+    acceptance : which worse values are accepted: METROPOLIS or another rule of `cooling`.
     """
 
     def __init__(
@@ -60,13 +69,14 @@ class AnnealingWalk:
         device: Ints,
         sequence: Ints,
         random: Ints,
-        weights: Sequence[float] = DEFAULT_WEIGHTS,
+        weights: Sequence[float] = ALL_MOVES,
+        acceptance: int = METROPOLIS,
     ) -> None:
-        self.space = space
+        self.space, self.acceptance = space, acceptance
         share = np.asarray(weights, dtype=np.float64)
         self._chance = np.cumsum(share / share.sum())
         self.origin = np.array(device, dtype=np.int64), np.array(sequence, dtype=np.int64)
-        self.tally = np.zeros((len(walk_kernels.MOVES), 3), dtype=np.int64)
+        self.tally = np.zeros((len(MOVES), 3), dtype=np.int64)
         self._state = make_state(
             space.graph, random, np.asarray(device, dtype=np.int64), np.asarray(sequence, dtype=np.int64)
         )
@@ -87,11 +97,8 @@ class AnnealingWalk:
 
         hot, cold : temperature in ticks at the beginning and the end; 0 accepts what is not worse.
         """
-        return int(
-            walk_kernels.anneal(
-                self.space.graph, self._state, self._chance, steps, float(hot), float(cold), target, self.tally
-            )
-        )
+        leg = Leg(int(steps), float(hot), float(cold), int(target), self._chance, self.acceptance)
+        return int(walk_kernels.anneal(self.space.graph, self._state, leg, self.tally))
 
     def jump(self, device: Ints, sequence: Ints) -> None:
         """Continue from another placement; the best of this walk is kept."""

@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.solvers.search.annealing import GeometricCooling, improve
-from placeopt.solvers.search.annealing_walks import warm_up
+from placeopt.solvers.search.annealing import anneal
+from placeopt.solvers.search.batch_search import BatchSearch
+from placeopt.solvers.search.cooling import GeometricCooling
 from placeopt.solvers.search.distribution import SamplingSearch, Settings
-from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
-from placeopt.solvers.search.starting_points import RANDOM, check_start, starting_placements
-from placeopt.solving.base import SearchSolver
+from placeopt.solvers.search.starting_points import RANDOM
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
+    from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solving.tracker import Tracker
 
 AUTO_GROUPS = 48
@@ -42,23 +41,12 @@ REFINEMENT = GeometricCooling(hot=0.02, cold=1e-5)
 AUTO_SAMPLES, AUTO_PART, LEAST_SAMPLES, MOST_SAMPLES = 256, 40, 32, 1024
 """Samples per refit where none are given: without a limit of evaluations, else this part of them within limits."""
 
-GROUPS = "groups of ops that move together; 0: every op on its own, none: at most 48"
-REFINE = "share of the budget for annealing from the incumbent at the end"
-START = "solver whose placement the distribution leans towards and never loses; 'random' for none"
-MEASURE = "callable: devices to seconds, instead of the problem's objective"
-THREADS = "threads, one per core by default; the result does not depend on it"
+@dataclass(frozen=True)
+class _SamplingSolver(BatchSearch):
+    """What both solvers do: search by the distribution, which leans towards the start and never loses it, and refine."""
 
-
-class _SamplingSolver(SearchSolver):
-    """What both solvers do: start, search by the distribution, refine."""
-
-    endless: ClassVar[bool] = True
-
-    groups: int | None
-    refine: float
-    start: str
-    measure: Measure | None
-    threads: int | None
+    groups: int | None = option(None, low=0, meaning="groups of ops that move together; 0: every op on its own, none: at most 48")
+    refine: float = option(0.0, low=0, high=1, meaning="share of the budget for annealing from the incumbent at the end")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,23 +54,15 @@ class _SamplingSolver(SearchSolver):
             raise InputError(f"{self.name} option groups: expected at least 0, received {self.groups}")
         if not self.refine < 1:
             raise InputError(f"{self.name} option refine: expected at least 0 and below 1, received {self.refine}")
-        check_start(self.name, self.start)
-
-    @staticmethod
-    def warm_up() -> None:
-        """Compile the kernels before the clock starts."""
-        warm_up()
 
     @abstractmethod
     def settings(self, tracker: Tracker[Placement]) -> Settings:
         """How the distribution samples and updates."""
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
-        """Start, search by the distribution, refine."""
-        evaluator = BudgetedEvaluator(tracker, measure=self.measure, threads=self.threads)
-        space, rng = evaluator.space, tracker.rng()
-        given = tracker.solution is not None or self.start != RANDOM
-        starts = starting_placements(evaluator, self.start, rng)
+    def improve(self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator) -> None:
+        """Search by the distribution, refine."""
+        tracker, space = evaluator.tracker, evaluator.space
+        given = tracker.initial is not None or self.start != RANDOM
         count = min(space.num_units, AUTO_GROUPS) if self.groups is None else self.groups
         labels = space.groups(count) if 0 < count < space.num_units else np.arange(space.num_units)
         evaluations = max(0, int(tracker.evaluations_left * (1 - self.refine)))
@@ -90,8 +70,7 @@ class _SamplingSolver(SearchSolver):
         lean_on = starts[0] if starts and given else None
         SamplingSearch(evaluator, self.settings(tracker), labels, lean_on, rng).run(evaluations, until)
         if self.refine > 0 and tracker.solution is not None and not tracker.stop():
-            improve(evaluator, [tracker.solution], rng, REFINEMENT, cycles=1)
-        evaluator.conclude()
+            anneal(evaluator, [tracker.solution], rng, REFINEMENT, cycles=1)
 
 
 @dataclass(frozen=True)
@@ -104,12 +83,8 @@ class CrossEntropy(_SamplingSolver):
     elite: float = option(0.1, above=0, high=1, meaning="share of the samples that the distribution is fitted to")
     smoothing: float = option(0.7, above=0, high=1, meaning="weight of the new fit")
     exploration: float = option(0.02, low=0, high=1, meaning="weight of the uniform distribution, falling")
-    groups: int | None = option(None, low=0, meaning=GROUPS)
     order: bool = option(False, meaning="sample the order of the ops too (random keys)")
-    refine: float = option(0.5, low=0, high=1, meaning=REFINE)
-    start: str = option("edge-zeroing", meaning=START)
-    measure: Measure | None = option(None, meaning=MEASURE)
-    threads: int | None = option(None, meaning=THREADS)
+    refine: float = option(0.5, low=0, high=1, meaning="share of the budget for annealing from the incumbent at the end")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,11 +123,6 @@ class Post(_SamplingSolver):
     learning_rate: float = option(1.0, above=0, meaning="step in logits")
     clip: float = option(0.2, above=0, meaning="limit of the probability ratio")
     entropy: float = option(0.01, low=0, meaning="weight of the entropy bonus")
-    groups: int | None = option(None, low=0, meaning=GROUPS)
-    refine: float = option(0.0, low=0, high=1, meaning=REFINE)
-    start: str = option("edge-zeroing", meaning=START)
-    measure: Measure | None = option(None, meaning=MEASURE)
-    threads: int | None = option(None, meaning=THREADS)
 
     def __post_init__(self) -> None:
         super().__post_init__()

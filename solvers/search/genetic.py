@@ -1,6 +1,6 @@
 """A memetic algorithm: crossover of assignments, then local search on every child.
 
-Crossover is uniform over *groups* of ops (a new random coarseness every time), so that clusters survive it, and
+Crossover exchanges *groups* of ops (of a new random coarseness every time), so that clusters survive it, and
 happens after the devices of the second parent are relabelled: identical devices may be exchanged without
 changing a placement, and crossing placements that name them differently would only mix them up. Local search is
 the annealing walk at (almost) no temperature where it applies, mutation with selection in batches elsewhere.
@@ -21,11 +21,10 @@ import numpy as np
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search import population_kernels as kernels
-from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam, warm_up
-from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
+from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam
+from placeopt.solvers.search.batch_search import BatchSearch
+from placeopt.solvers.search.crossover import CROSSOVERS, SELECTIONS
 from placeopt.solvers.search.mutated_rows import MutatedRows, order_of
-from placeopt.solvers.search.starting_points import check_start, starting_placements
-from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
+    from placeopt.solvers.search.evaluator import BudgetedEvaluator
 
     Ints = NDArray[np.int64]
 
@@ -60,38 +59,21 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Genetic(SearchSolver):
+class Genetic(BatchSearch):
     """Memetic algorithm: group-wise crossover of relabelled parents, local search on every child."""
 
     name: ClassVar[str] = "genetic"
-    endless: ClassVar[bool] = True
 
     population: int = option(16, low=2, meaning="most placements kept (fewer where evaluations are few)")
     climb: int = option(0, low=0, meaning="proposals of local search per child; 0 to derive it from the budget")
     mutation: int = option(2, low=0, meaning="random moves on a child before its local search")
-    start: str = option("edge-zeroing", meaning="solver whose placement joins the first population; 'random' for none")
-    measure: Measure | None = option(None, meaning="callable: devices to seconds, instead of the problem's objective")
-    threads: int | None = option(None, meaning="threads, one per core by default; the result does not depend on it")
+    selection: str = option("tournament", choices=tuple(SELECTIONS), meaning="how parents are chosen")
+    crossover: str = option("uniform", choices=tuple(CROSSOVERS), meaning="which groups a child has from the second parent")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_start(self.name, self.start)
-
-    @staticmethod
-    def warm_up() -> None:
-        """Compile the kernels before the clock starts."""
-        warm_up()
-
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+    def improve(self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator) -> None:
         """Evolve until the budget is spent."""
-        evaluator = BudgetedEvaluator(tracker, measure=self.measure, threads=self.threads)
-        rng = tracker.rng()
-        starts = starting_placements(evaluator, self.start, rng)
-        if starts:
-            self._evolve(evaluator, starts, rng)
-        evaluator.conclude()
-
-    def _evolve(self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator) -> None:
+        if not starts:
+            return
         tracker, space = evaluator.tracker, evaluator.space
         # A few generations of well-improved members beat many of hardly improved ones.
         size = int(np.clip(tracker.evaluations_left // EVALUATIONS_PER_MEMBER, min(4, self.population), self.population))
@@ -112,13 +94,12 @@ class Genetic(SearchSolver):
     def child(
         self, evaluator: BudgetedEvaluator, members: list[Member], labels: list[Ints], rng: np.random.Generator
     ) -> Member:
-        """Cross two members chosen by binary tournaments, and mutate the outcome."""
-        space = evaluator.space
-        first, second = (min(rng.integers(len(members), size=2)) for _ in range(2))  # members are sorted
-        a, b = members[int(first)], members[int(second)]
+        """Cross two members, and mutate the outcome."""
+        space, select = evaluator.space, SELECTIONS[self.selection]
+        a, b = (members[select(rng, len(members))] for _ in range(2))  # members are sorted
         label = labels[int(rng.integers(len(labels)))]
         other = _relabelled(evaluator.problem, a.home, b.home)
-        take = rng.random(int(label.max()) + 1) < 0.5
+        take = CROSSOVERS[self.crossover](rng, int(label.max()) + 1)
         home = np.where(take[label], other, a.home)
         order = a.order
         if len(order) and rng.random() < 0.5:

@@ -1,7 +1,7 @@
 """`lns`: large neighbourhood search that re-optimises windows of the incumbent with CP-SAT.
 
 Each step frees some ops, keeps device and order of the rest, and lets CP-SAT look for a shorter schedule
-(Shaw 1998; for scheduling Godard, Laborie and Nuijten 2005). Windows are chosen by time, by a pair of
+(Shaw 1998; for scheduling Godard, Laborie and Nuijten 2005). Windows (`windows`) are chosen by time, by a pair of
 devices, along the critical path, or as a random connected piece of the graph; a bandit prefers the kinds
 that pay, and each kind's size grows while its subproblems are easy and shrinks while they are not. Large
 problems are worked on in slices of time, whose surroundings are folded into release times and tails, so
@@ -23,9 +23,10 @@ from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.solvers.search.cp_sat_start import offer, warm_start
-from placeopt.solvers.search.window_model import Incumbent, Window, WindowModel, arrival_delay
+from placeopt.solvers.search.window_model import Incumbent, Window, WindowModel
+from placeopt.solvers.search.windows import WINDOWS
 from placeopt.solving.base import SearchSolver
-from placeopt.solving.options import option
+from placeopt.solving.options import named, option
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
-
-KINDS = ("time", "device-pair", "critical-path", "connected")
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,15 @@ class Lns(SearchSolver):
     slice_ops: int = option(300, low=2, meaning="largest number of ops in a subproblem, free or not")
     first_size: int = option(24, low=2, meaning="ops freed at first")
     num_workers: int = option(1, low=1, meaning="CP-SAT threads per subproblem; 1 is reproducible")
+    windows: str = option("all", meaning="windows to free ops in: all, or some of their names joined by commas")
+    adaptive: bool = option(True, meaning="prefer the windows that pay; otherwise they are drawn alike")
 
     name: ClassVar[str] = "lns"
     endless: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named(self.windows, tuple(WINDOWS), "lns option windows")
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Improve the best heuristic placement."""
@@ -73,7 +78,8 @@ class Lns(SearchSolver):
 class Bandit:
     """Chooses a kind of window in proportion to what it earned lately, and remembers its size."""
 
-    def __init__(self, kinds: tuple[str, ...], size: int) -> None:
+    def __init__(self, kinds: tuple[str, ...], size: int, adaptive: bool = True) -> None:
+        self.adaptive = adaptive
         self.score = dict.fromkeys(kinds, 1.0)
         self.size = dict.fromkeys(kinds, float(size))
 
@@ -86,7 +92,8 @@ class Bandit:
     def learn(self, kind: str, gain: float, solved: bool, largest: int) -> None:
         """Update by the relative gain; `solved` says whether CP-SAT finished within its effort."""
         reward = min(1.0, 0.2 + 50.0 * gain) if gain > 0 else 0.0
-        self.score[kind] = 0.9 * self.score[kind] + 0.1 * reward
+        if self.adaptive:
+            self.score[kind] = 0.9 * self.score[kind] + 0.1 * reward
         factor = 1.06 if solved else 0.92
         self.size[kind] = float(np.clip(self.size[kind] * factor, 4, max(4, largest)))
 
@@ -105,7 +112,8 @@ class WindowSearch:
         self.grid = common_unit(problem)
         if tracker.value is not None and tracker.value // self.grid > COARSE_HORIZON:
             self.grid = -(-tracker.value // COARSE_HORIZON)
-        self.bandit = Bandit(KINDS, settings.first_size)
+        kinds = named(settings.windows, tuple(WINDOWS), "lns option windows")
+        self.bandit = Bandit(kinds, settings.first_size, settings.adaptive)
 
     def run(self, share: float = 1.0) -> None:
         """Free a window, re-optimise, keep what is not worse, learn; use `share` of the time left."""
@@ -147,13 +155,7 @@ class WindowSearch:
 
     def _window(self, now: Incumbent, kind: str, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (ops of the slice in incumbent order, ops to free)."""
-        choose = {
-            "time": self._by_time,
-            "device-pair": self._by_device_pair,
-            "critical-path": self._by_critical_path,
-            "connected": self._connected,
-        }[kind]
-        free = choose(now, size)
+        free = WINDOWS[kind](self.problem, now, size, self.rng)
         n, most = self.problem.num_ops, self.settings.slice_ops
         if n <= most:
             return now.order, free
@@ -172,83 +174,6 @@ class WindowSearch:
         inside = now.order[low : low + most]
         kept = free[(position[free] >= low) & (position[free] < low + most)]
         return inside, kept
-
-    def _by_time(self, now: Incumbent, size: int) -> NDArray[np.int64]:
-        """Take consecutive ops in the order of their starts."""
-        size = min(size, self.problem.num_ops)
-        low = int(self.rng.integers(0, self.problem.num_ops - size + 1))
-        return now.order[low : low + size]
-
-    def _by_device_pair(self, now: Incumbent, size: int) -> NDArray[np.int64]:
-        """Take consecutive ops of two devices."""
-        used = np.unique(now.device)
-        pair = self.rng.choice(used, min(2, len(used)), replace=False)
-        if len(used) == 1 and self.problem.num_devices > 1:
-            pair = used
-        ops = now.order[np.isin(now.device[now.order], pair)]
-        size = min(size, len(ops))
-        low = int(self.rng.integers(0, len(ops) - size + 1))
-        return np.asarray(ops[low : low + size])
-
-    def _by_critical_path(self, now: Incumbent, size: int) -> NDArray[np.int64]:
-        """Take a stretch of the critical path, and ops that run at the same time."""
-        path = self._critical_path(now)
-        take = max(1, min(len(path), size // 2))
-        low = int(self.rng.integers(0, len(path) - take + 1))
-        chosen = path[low : low + take]
-        begin, end = int(now.start[chosen].min()), int(now.finish[chosen].max())
-        beside = np.flatnonzero((now.finish > begin) & (now.start < end))
-        beside = np.setdiff1d(beside, chosen)
-        extra = self.rng.permutation(beside)[: max(0, size - take)]
-        return np.concatenate([chosen, extra])
-
-    def _critical_path(self, now: Incumbent) -> NDArray[np.int64]:
-        """Walk back from the last end: each op waits for its device's previous op or for an input."""
-        ptr, source, tensor = self.problem.predecessors
-        previous: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for v in now.order.tolist():
-            d = int(now.device[v])
-            if d in last:
-                previous[v] = last[d]
-            last[d] = v
-        at = int(now.finish.argmax())
-        path = [at]
-        while now.start[at] > 0 and len(path) <= self.problem.num_ops:
-            begin = int(now.start[at])
-            tight = [
-                int(source[e])
-                for e in range(ptr[at], ptr[at + 1])
-                if int(now.finish[source[e]])
-                + arrival_delay(
-                    self.problem, now, int(tensor[e]), int(now.device[source[e]]), int(now.device[at])
-                )
-                >= begin
-            ]
-            if at in previous and now.finish[previous[at]] >= begin:
-                tight.append(previous[at])
-            if not tight:
-                break
-            at = int(tight[int(self.rng.integers(len(tight)))])
-            path.append(at)
-        return np.array(path[::-1], dtype=np.int64)
-
-    def _connected(self, now: Incumbent, size: int) -> NDArray[np.int64]:
-        """Grow a connected piece of the graph from a random op."""
-        out, target, _ = self.problem.successors
-        into, source, _ = self.problem.predecessors
-        seed = int(self.rng.integers(self.problem.num_ops))
-        found: list[int] = []
-        known, border = {seed}, [seed]
-        while border and len(found) < size:
-            v = border.pop(int(self.rng.integers(len(border))))
-            found.append(v)
-            around = [*target[out[v] : out[v + 1]].tolist(), *source[into[v] : into[v + 1]].tolist()]
-            for w in around:
-                if w not in known:
-                    known.add(w)
-                    border.append(w)
-        return np.array(found, dtype=np.int64)
 
     # --- subproblem ----------------------------------------------------------------------------------
 

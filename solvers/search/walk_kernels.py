@@ -34,6 +34,9 @@ MOVES = ("reassign", "join", "swap", "cluster", "gather", "exchange", "window", 
 
 REASSIGN, JOIN, SWAP, CLUSTER, GATHER, EXCHANGE, WINDOW, CRITICAL, REORDER, OVERTAKE = range(10)
 
+METROPOLIS, THRESHOLD, RECORD = range(3)
+"""Rules of acceptance; see `cooling`."""
+
 _inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """For kernels that only kernels call: without an entry from Python they compile in half the time."""
 
@@ -434,14 +437,24 @@ def _extent(g, w, units):
     return first, last
 
 
+@_inner
+def _limit(acceptance, value, best, temperature, draw):
+    """Return the largest value that a proposal may have; `cooling.limits` says the same of rows."""
+    if temperature <= 0.0:
+        return value
+    if acceptance == THRESHOLD:
+        return value + int(min(temperature, 1e17))
+    if acceptance == RECORD:
+        return max(value, best + int(min(temperature, 1e17)))
+    return value + int(min(-temperature * np.log(draw + 1e-12), 1e17))
+
+
 @njit(cache=True, nogil=True)
-def anneal(g, w, chance, steps, hot, cold, target, tally):
-    """Walk `steps` proposals with the temperature falling geometrically from `hot` to `cold` ticks.
+def anneal(g, w, leg, tally):
+    """Walk one leg.
 
     Parameters
     ----------
-    chance : cumulative probability of each move, shape (len(MOVES),).
-    target : stop once the best value is at most this.
     tally : proposals, acceptances and improvements of the best per move, shape (len(MOVES), 3), added to.
 
     Returns
@@ -449,15 +462,15 @@ def anneal(g, w, chance, steps, hot, cold, target, tally):
     Number of proposals made; each counts as one evaluation.
     """
     k = g.compute.shape[1]
-    temperature = hot
-    factor = (cold / hot) ** (1.0 / max(1, steps)) if hot > 0.0 else 0.0
-    for step in range(steps):
-        if w.value[1] <= target:
+    temperature = leg.hot
+    factor = (leg.cold / leg.hot) ** (1.0 / max(1, leg.steps)) if leg.hot > 0.0 else 0.0
+    for step in range(leg.steps):
+        if w.value[1] <= leg.target:
             return step
         temperature *= factor
         pick = uniform(w.random)
         move = 0
-        while move + 1 < chance.shape[0] and chance[move] <= pick:
+        while move + 1 < leg.chance.shape[0] and leg.chance[move] <= pick:
             move += 1
         tally[move, 0] += 1
         units, op, to = _propose(g, w, move)
@@ -465,9 +478,7 @@ def anneal(g, w, chance, steps, hot, cold, target, tally):
         at = w.position[op] if op >= 0 else 0
         if units == 0 and (op < 0 or at == to):
             continue
-        limit = w.value[0]
-        if temperature > 0.0:
-            limit += int(min(-temperature * np.log(draw + 1e-12), 1e17))
+        limit = _limit(leg.acceptance, w.value[0], w.value[1], temperature, draw)
         first, last = _extent(g, w, units)
         _move_units(g, w, units)
         if op >= 0:
@@ -493,4 +504,4 @@ def anneal(g, w, chance, steps, hot, cold, target, tally):
         if value < w.value[1]:
             tally[move, 2] += 1
         _adopt(g, w, first, value)
-    return steps
+    return leg.steps

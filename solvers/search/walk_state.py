@@ -30,6 +30,17 @@ class WalkGraph(NamedTuple):
     units: Units  # ops that share a device
 
 
+class Leg(NamedTuple):
+    """A stretch of a walk: the temperature falls from `hot` to `cold` ticks by a constant factor per step."""
+
+    steps: int
+    hot: float
+    cold: float
+    target: int  # stop once the best value is at most this
+    chance: NDArray[np.float64]  # (len(MOVES),) cumulative probability of each move
+    acceptance: int  # METROPOLIS, ...
+
+
 class WalkState(NamedTuple):
     """State of one walk and its scratch memory."""
 

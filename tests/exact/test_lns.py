@@ -11,7 +11,8 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations, schedule_violations
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.search.lns import KINDS, Bandit, Lns
+from placeopt.solvers.search.lns import Bandit, Lns
+from placeopt.solvers.search.windows import WINDOWS
 from placeopt.solving.registry import make_solver
 
 FAST = Lns(effort=0.05, first_size=10)
@@ -97,9 +98,9 @@ def test_infeasible_is_explained():
 
 def test_bandit_prefers_what_pays():
     """A kind that earns is chosen more often, and its size follows the difficulty."""
-    bandit, rng = Bandit(KINDS, 20), np.random.default_rng(0)
+    bandit, rng = Bandit(tuple(WINDOWS), 20), np.random.default_rng(0)
     for _ in range(30):
-        for kind in KINDS:
+        for kind in tuple(WINDOWS):
             bandit.learn(kind, 0.01 if kind == "time" else 0.0, kind != "connected", 100)
     drawn = [bandit.choose(rng) for _ in range(200)]
     assert drawn.count("time") > 100
