@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.instances.module_groups import group_ops, parse_group
+from placeopt.instances.torch_source import is_torch_source, torch_model
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
@@ -15,19 +17,31 @@ if TYPE_CHECKING:
 
 
 def load_graph(
-    source: str | Path | OpGraph, *, format: str | None = None, training: bool = False, **options: Any
+    source: Any, *, format: str | None = None, training: bool = False, group: str | int | None = None, **options: Any
 ) -> tuple[OpGraph, Cluster | None]:
     """Return the graph of a source, and the devices that came with it, if any.
 
     Parameters
     ----------
-    source : a file, `onnx:NAME`, `gen:NAME?...`, or an OpGraph.
+    source : a file, `onnx:NAME`, `gen:NAME?...`, `torch:FILE.py:NAME`, a torch module (with `inputs`) or an OpGraph.
     format : reader to use instead of the one detected by content.
     training : derive the backward graph.
-    options : passed to the reader (for ONNX: dims, fuse, fold).
+    group : "layer", "block" or a number of groups: ops that share a device (see `placeopt.instances.module_groups`).
+    options : passed to the reader (for ONNX: dims, fuse, fold; for modules: inputs, kwargs).
     """
+    parse_group(group)  # refused before anything is read
+    graph, cluster = _graph(source, format, training, options)
+    return group_ops(graph, group), cluster
+
+
+def _graph(source: Any, format: str | None, training: bool, options: dict[str, Any]) -> tuple[OpGraph, Cluster | None]:
     if isinstance(source, OpGraph):
         graph = source
+    elif is_torch_source(source):
+        from placeopt.instances.readers.torch_export import from_torch
+
+        model = torch_model(source, options.pop("inputs", None), options.pop("kwargs", None))
+        graph = from_torch(model.module, model.inputs, kwargs=model.kwargs or None, **options)
     elif str(source).startswith("gen:"):
         from placeopt.instances.generators import generate
 
@@ -47,7 +61,7 @@ def load_graph(
 
 
 def load(
-    source: str | Path | OpGraph | PlacementProblem,
+    source: Any,
     cluster: str | Path | Cluster | None = None,
     *,
     objective: str | None = None,
@@ -63,13 +77,14 @@ def load(
 
     Parameters
     ----------
-    source : a file (reader chosen by content), `onnx:NAME`, `gen:NAME?...`, an OpGraph or a problem saved as JSON.
+    source : a file (reader chosen by content), `onnx:NAME`, `gen:NAME?...`, `torch:FILE.py:NAME`, a torch module (with
+        `inputs`), an OpGraph or a problem saved as JSON.
     cluster : a name such as "4xA100" (see `placeopt clusters`), a TOML file or a Cluster; not needed where the
         file carries its own devices.
     objective : "makespan" (default), "period" or "latency".
     training : derive the backward graph first.
     memory, contiguity, pipeline, slots : see PlacementProblem.
-    options : passed to the reader.
+    options : `group` ("layer", "block" or a number: ops that share a device); the rest is passed to the reader.
 
     Raises
     ------
@@ -80,7 +95,7 @@ def load(
         "objective": objective, "memory": memory, "contiguity": contiguity, "pipeline": pipeline, "slots": slots
     }  # fmt: skip
     fields = {key: value for key, value in choices.items() if value is not None}
-    if isinstance(source, str | Path) and not str(source).startswith(("gen:", "onnx:")):
+    if isinstance(source, str | Path) and not str(source).startswith(("gen:", "onnx:", "torch:")):
         from placeopt.io.serialize import load as load_json
 
         if _holds_problem(source):
@@ -88,6 +103,8 @@ def load(
     if isinstance(source, PlacementProblem):
         if cluster is not None:
             raise InputError(f"problem '{source.name}' has its devices already; leave out cluster='{cluster}'")
+        if options.get("group") not in (None, "none"):
+            raise InputError(f"problem '{source.name}' does not tell the modules of its ops; group the model it was made from")
         return source.replace(**fields) if fields else source
     graph, bundled = load_graph(source, format=format, training=training, **options)
     if cluster is not None:

@@ -1,0 +1,140 @@
+"""Granularity: ops of one module stay together, so that a placement can be told as a device of every module.
+
+    graph = group_ops(graph, "block")
+
+Groups are colocation ids: the graph keeps its ops, every solver keeps the groups, and the value of a placement is that of the
+ungrouped graph. The path of an op's module (`OpGraph.layer`) decides:
+
+layer   ops of one module: its own ops, not those of the modules inside it
+block   ops of one element of a list of modules ("h/3" with all that is inside), else of one module without modules inside. An
+        op that belongs to a module around these (the sum of two embeddings, a skip connection) joins what it reads, since a
+        framework that places whole modules runs it there
+N       at most N groups: blocks, merged along heavy edges
+none    as the graph is
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from placeopt.model.graph import OpGraph
+
+WORDS = ("none", "layer", "block")
+
+_NUMBERED = re.compile(r"(^|[._])\d+$")
+"""Last characters of the name of a list's element: "3" in torch, "layers.3" in ONNX files that torch wrote."""
+
+
+def group_ops(graph: OpGraph, group: str | int | None) -> OpGraph:
+    """Return the graph with its groups as colocation ids; ids that are there already are kept together.
+
+    Parameters
+    ----------
+    group : "none", "layer", "block" or the largest number of groups.
+
+    Raises
+    ------
+    InputError
+        If the word is unknown, or the ops' modules are.
+    """
+    count = parse_group(group)
+    if count is None and group in (None, "none"):
+        return graph
+    if count is None:
+        return _colocated(graph, _pairs(graph, str(group)))
+    from placeopt.instances.coarsen import group_labels
+
+    whole = _colocated(graph, _pairs(graph, "block")) if any(_paths(graph)) else graph
+    label = group_labels(whole, count, "heavy-edge")
+    return replace(graph, colocation=np.where(np.bincount(label)[label] > 1, label, -1))
+
+
+def parse_group(group: str | int | None) -> int | None:
+    """Return the number of groups that was asked for, None for a word.
+
+    Raises
+    ------
+    InputError
+        If it is neither a word that is known nor a number of at least 1.
+    """
+    if group is None or group in WORDS:
+        return None
+    try:
+        count = int(group)
+    except ValueError:
+        count = 0
+    if count < 1 or isinstance(group, float | bool):
+        raise InputError(f"group: expected {', '.join(WORDS)} or a whole number >= 1, received '{group}'")
+    return count
+
+
+def _paths(graph: OpGraph) -> Sequence[str]:
+    """Module of every op; where the graph tells none, the op's name up to its last '/'."""
+    return graph.layer if any(graph.layer) else [name.rpartition("/")[0] for name in graph.op_names]
+
+
+def _pairs(graph: OpGraph, word: str) -> list[tuple[int, int]]:
+    """Return pairs of ops that have to share a device."""
+    paths = _paths(graph)
+    if not any(paths):
+        raise InputError(f"group '{word}': graph '{graph.name}' does not tell the modules of its ops; "
+                         "use a number of groups instead")  # fmt: skip
+    label = list(paths) if word == "layer" else [block_of(path) for path in paths]
+    inner = {"/".join(path.split("/")[:depth]) for path in set(label) if path for depth in range(path.count("/") + 1)}
+    pairs = _same_pass(graph)
+    first: dict[str, int] = {}
+    loose = []
+    for op, path in enumerate(label):
+        if path == "" or (word == "block" and path in inner):
+            loose.append(op)
+        else:
+            pairs.append((first.setdefault(path, op), op))
+    if word == "block":
+        outside = set(loose)
+        pairs += [(u, v) for u, v in graph.edges.tolist() if v in outside and not graph.backward[v]]
+    return pairs
+
+
+def block_of(path: str) -> str:
+    """Return the path up to the first element of a list of modules: "encoder/layer/3" of "encoder/layer/3/attn/query"."""
+    parts = path.split("/")
+    for depth, part in enumerate(parts, start=1):
+        if _NUMBERED.search(part):
+            return "/".join(parts[:depth])
+    return path
+
+
+def _same_pass(graph: OpGraph) -> list[tuple[int, int]]:
+    """Tie the backward ops of an op ("linear/igrad") to it: a module's passes share its weights."""
+    index = {name: op for op, name in enumerate(graph.op_names)}
+    found = []
+    for op in np.flatnonzero(graph.backward).tolist():
+        base = index.get(graph.op_names[op].rpartition("/")[0])
+        if base is not None:
+            found.append((base, op))
+    return found
+
+
+def _colocated(graph: OpGraph, pairs: list[tuple[int, int]]) -> OpGraph:
+    """Return the graph whose ops share a device where pairs, or ids that are there already, say so."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    first: dict[int, int] = {}
+    tied = [(first.setdefault(g, op), op) for op, g in enumerate(graph.colocation.tolist()) if g >= 0]
+    ends = np.array([*pairs, *tied], dtype=np.int64).reshape(-1, 2)
+    ones = np.ones(len(ends), dtype=np.int8)
+    table = coo_array((ones, (ends[:, 0], ends[:, 1])), shape=(graph.num_ops, graph.num_ops)).tocsr()
+    label: NDArray[np.int64] = connected_components(table, directed=False)[1].astype(np.int64)
+    return replace(graph, colocation=np.where(np.bincount(label)[label] > 1, label, -1))

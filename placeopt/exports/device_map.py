@@ -1,0 +1,141 @@
+"""`device-map`: module path -> device, as accelerate's `dispatch_model` and transformers' `device_map` take it.
+
+A module whose ops all share a device is named as a whole, so the map has the shortest paths. A framework with a map moves
+the inputs of every named module to its device; what a module around the named ones computes itself, it computes
+where the tensors are. So a placement can be told as a map only where such an op finds its inputs on one device, and a
+module without modules inside lies on one device. `--group block` finds placements that can be told so.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from placeopt.exports.job import Exported
+from placeopt.model.errors import InputError
+from placeopt.model.files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from placeopt.exports.job import Job
+    from placeopt.programs.calls import Program
+
+SHOWN = 4
+"""Most modules that a refusal names."""
+
+
+def export(job: Job) -> Exported:
+    """Return the map from module path to device: "cuda:1" as 1, anything else by its name."""
+    table = ModuleDevices(job.program, job.home.tolist())
+    found = {path: _device(job.devices[device]) for path, device in table.shortest().items()}
+    text = json.dumps(found, indent=1) + "\n"
+
+    def write(path: Path) -> None:
+        write_text(path, text)
+
+    moved = table.moved
+    note = (f"{moved} ops between the modules run where their inputs are, not where the placement has them",) if moved else ()
+    return Exported(found, {"device_map.json": write}, note)
+
+
+def _device(name: str) -> Any:
+    kind, _, number = name.partition(":")
+    return int(number) if kind == "cuda" and number.isdecimal() else name
+
+
+@dataclass
+class ModuleDevices:
+    """Devices of modules, from those of the calls that they make."""
+
+    program: Program
+    home: Sequence[int]  # (num_calls,) device
+
+    def __post_init__(self) -> None:
+        self.moved = 0
+        self.own: dict[str, list[int]] = {}  # calls by the module that makes them
+        self.children: dict[str, set[str]] = {}
+        self.stored: dict[str, int] = {}  # device of the first reader of every stored tensor
+        for i, call in enumerate(self.program.calls):
+            self.own.setdefault(call.module, []).append(i)
+            for name in call.weights:
+                self.stored.setdefault(name, self.home[i])
+        for path in {*self.own, *self.program.modules, *(name.rpartition(".")[0] for name in self.stored)}:
+            while path:
+                above = path.rpartition(".")[0]
+                self.children.setdefault(above, set()).add(path)
+                path = above
+
+    def shortest(self) -> dict[str, int]:
+        """Return the device of every module, named by the shortest paths.
+
+        Raises
+        ------
+        InputError
+            If modules are split in a way that no map expresses; they are named.
+        """
+        found: dict[str, int] = {}
+        split: list[str] = []
+        self._descend("", found, split)
+        self._follow_inputs(found, split)
+        if split:
+            names = list(dict.fromkeys(split))
+            shown = ", ".join(f"'{name or '(the model itself)'}'" for name in names[:SHOWN])
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            raise InputError(f"device-map: the ops of {shown}{more} are on several devices, which no map of modules can say; "
+                             "solve again with --group block, or export --to torch")  # fmt: skip
+        return found
+
+    def _devices(self, path: str) -> set[int]:
+        """Devices of what a module and those inside it compute or store."""
+        inside = f"{path}." if path else ""
+        calls = (i for module, own in self.own.items() if module == path or module.startswith(inside) for i in own)
+        used = {self.home[i] for i in calls if not self.program.calls[i].free}
+        return used | {device for name, device in self.stored.items() if name.startswith(inside)}
+
+    def _descend(self, path: str, found: dict[str, int], split: list[str], fallback: int = 0) -> None:
+        devices = self._devices(path)
+        if len(devices) <= 1:
+            found[path] = min(devices, default=fallback)
+            return
+        inner = self.children.get(path, set())
+        if not inner:
+            split.append(path)
+            return
+        for name, device in self.stored.items():  # tensors that the module itself stores
+            if name.rpartition(".")[0] == path:
+                found[name] = device
+        for child in sorted(inner, key=_natural):
+            self._descend(child, found, split, min(devices))
+
+    def _follow_inputs(self, found: dict[str, int], split: list[str]) -> None:
+        """Find out where ops between the named modules would run, and which could not."""
+        actual: list[int] = []
+        for i, call in enumerate(self.program.calls):
+            named = _named(call.module, found)
+            sources = {actual[j] for j in call.inputs} | {found[name] for name in call.weights if name in found}
+            if named is not None:
+                actual.append(named)
+            elif len(sources) > 1:
+                split.append(call.module)
+                actual.append(self.home[i])
+            else:
+                actual.append(min(sources, default=self.home[i]))
+                self.moved += not call.free and actual[-1] != self.home[i]
+
+
+def _named(module: str, found: dict[str, int]) -> int | None:
+    """Return the device of the named module that a module is, or lies in; None if there is none."""
+    path = module
+    while path not in found:
+        if not path:
+            return None
+        path = path.rpartition(".")[0]
+    return found[path]
+
+
+def _natural(path: str) -> list[Any]:
+    """Key that sorts h.2 before h.10."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in path.split(".")]

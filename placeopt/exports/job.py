@@ -1,0 +1,155 @@
+"""What a target is given, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.instances.sources import load_graph
+from placeopt.model.errors import InputError
+from placeopt.programs.calls import homes
+from placeopt.programs.onnx_program import is_onnx_program, onnx_program
+from placeopt.programs.torch_program import is_torch_program, torch_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.programs.calls import Program
+    from placeopt.programs.onnx_program import OnnxProgram
+    from placeopt.programs.torch_program import TorchProgram
+
+
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """What an export made.
+
+    Attributes
+    ----------
+    artifact : for a script: a dict, a module, a runner.
+    files : how to write each file, by its name.
+    notes : lines that a person should read.
+    """
+
+    artifact: Any
+    files: dict[str, Callable[[Path], None]]
+    notes: tuple[str, ...] = ()
+
+    def write(self, out: Path) -> list[Path]:
+        """Write to `out`: the file itself where there is one file and `out` has a suffix, else into the folder."""
+        if len(self.files) == 1 and out.suffix:
+            folder, names = out.parent, {next(iter(self.files)): out.name}
+        else:
+            folder, names = out, {name: name for name in self.files}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, write in self.files.items():
+                write(folder / names[name])
+        except OSError as error:
+            raise InputError(f"--out '{out}': cannot write there: {error.strerror or error}") from error
+        return [folder / name for name in names.values()]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A placement to export.
+
+    Attributes
+    ----------
+    model : the user's model: a file, `torch:FILE.py:NAME` or a module; None where only the graph is there.
+    devices : name in the framework of every device of the problem ("cuda:0").
+    inputs : example inputs of a module.
+    options : of the target.
+    """
+
+    problem: PlacementProblem
+    placement: Placement
+    model: Any = None
+    devices: tuple[str, ...] = ()
+    inputs: Any = None
+    queue: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def placed(self) -> dict[str, int]:
+        """Device of every op by name."""
+        return dict(zip(self.problem.op_names, self.placement.device.tolist(), strict=True))
+
+    @cached_property
+    def torch(self) -> TorchProgram:
+        """The model as a torch program."""
+        if not is_torch_program(self.model):
+            raise InputError(f"model '{self.model}': expected a torch module (torch:FILE.py:NAME, or a .pt2 archive of "
+                             "torch.export)")  # fmt: skip
+        return torch_program(self.model, inputs=self.inputs)
+
+    @cached_property
+    def onnx(self) -> OnnxProgram:
+        """The model as an ONNX program."""
+        if not is_onnx_program(self.model):
+            raise InputError(f"model '{self.model}': expected an ONNX file")
+        return onnx_program(self.model)
+
+    @property
+    def program(self) -> Program:
+        """The model as calls."""
+        return self.torch.program if is_torch_program(self.model) else self.onnx.program
+
+    @cached_property
+    def graph(self) -> OpGraph:
+        """The graph of the model, read anew: its ops are those of the problem."""
+        return load_graph(self.model, **({} if self.inputs is None else {"inputs": self.inputs}))[0]
+
+    @cached_property
+    def home(self) -> NDArray[np.int64]:
+        """Device of every call of the program, shape (num_calls,)."""
+        placed = self.placed
+        if isinstance(self.model, str | Path) and Path(self.model).suffix == ".pt2":
+            placed = _renamed(placed, self.graph, self.torch)
+        return homes(self.program, placed)
+
+
+def _renamed(placed: dict[str, int], graph: OpGraph, program: TorchProgram) -> dict[str, int]:
+    """Name ops as the loaded program does: an archive does not keep the names of calls with several results."""
+    from placeopt.instances.readers.torch_export import from_exported
+
+    live = from_exported(program.exported).op_names
+    if len(live) != graph.num_ops:
+        return placed
+    alias = dict(zip(graph.op_names, live, strict=True))
+    return {alias.get(name, name): device for name, device in placed.items()}
+
+
+def framework_devices(problem: PlacementProblem, devices: Sequence[str] | Mapping[str, str] | None) -> tuple[str, ...]:
+    """Return the framework's name of every device of a problem.
+
+    Parameters
+    ----------
+    devices : names by index or by name; by default CPUs and workers are "cpu", and the others "cuda:0", "cuda:1", ...
+
+    Raises
+    ------
+    InputError
+        If there are more or fewer than devices.
+    """
+    names = problem.device_names
+    if devices is None:
+        hosts = [name.startswith(("cpu", "worker", "host")) for name in names]
+        return tuple("cpu" if host else f"cuda:{i - sum(hosts[:i])}" for i, host in enumerate(hosts))
+    if hasattr(devices, "keys"):
+        unknown = [name for name in devices if name not in names]
+        if unknown or len(devices) < len(names):
+            missing = [name for name in names if name not in devices]
+            raise InputError(f"devices: expected a name for each of {', '.join(names)}, received "
+                             f"{'unknown ' + unknown[0] if unknown else 'none for ' + missing[0]}")  # fmt: skip
+        return tuple(str(devices[name]) for name in names)
+    given = tuple(str(name) for name in devices)
+    if len(given) != len(names):
+        raise InputError(f"devices: expected {len(names)} names, for {', '.join(names)}, received {len(given)}")
+    return given

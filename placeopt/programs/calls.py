@@ -1,0 +1,119 @@
+"""Program: a model of the user's own as a list of calls, and the device that a placement gives every one of them.
+
+A placement names the ops of a graph, from which readers have folded and fused calls away (constants, views of weights,
+dropout, batch norms). Such a call goes where its first input is, else where its first reader is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.model.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operator.
+
+    Attributes
+    ----------
+    module : path of the module that makes it ("h.3.attn"), "" for the model itself.
+    inputs : calls whose results it reads, distinct, in the order of its arguments.
+    weights : names of the stored tensors that it reads ("h.3.attn.weight").
+    free : whether it only looks at its input in another way (a view, one of several results).
+    """
+
+    name: str
+    kind: str
+    module: str
+    inputs: tuple[int, ...]
+    weights: tuple[str, ...] = ()
+    free: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Calls in an order in which every one finds its inputs; `modules` are the paths of all modules, where known."""
+
+    name: str
+    calls: tuple[Call, ...]
+    weights: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+
+    @property
+    def num_calls(self) -> int:
+        """Number of calls."""
+        return len(self.calls)
+
+    @cached_property
+    def readers(self) -> list[list[int]]:
+        """Calls that read the results of each call."""
+        found: list[list[int]] = [[] for _ in self.calls]
+        for i, call in enumerate(self.calls):
+            for j in call.inputs:
+                found[j].append(i)
+        return found
+
+
+def homes(program: Program, placed: Mapping[str, int]) -> NDArray[np.int64]:
+    """Return the device of every call, shape (num_calls,).
+
+    Parameters
+    ----------
+    placed : device by op name, from a placement.
+
+    Raises
+    ------
+    InputError
+        If an op of the placement is no call of the model (those of the backward pass excepted, which run where
+        their forward op does), or none of them is.
+    """
+    index = {call.name: i for i, call in enumerate(program.calls)}
+    device = np.full(program.num_calls, -1, dtype=np.int64)
+    strange = []
+    for name, where in placed.items():
+        if name in index:
+            device[index[name]] = where
+        elif name.rpartition("/")[0] not in placed:
+            strange.append(name)
+    if strange or (device < 0).all():
+        name = strange[0] if strange else next(iter(placed), "")
+        near = nearest(name, index)
+        hint = f"did you mean '{near}'?" if near else "is it a placement of this model, read with the same options?"
+        raise InputError(f"placement: op '{name}' is no call of model '{program.name}'; {hint}")
+    return spread(program, device)
+
+
+def spread(program: Program, device: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give every call without a device (-1) that of its first input, else that of its first reader, else device 0."""
+    found: list[int] = device.tolist()
+    for i, call in enumerate(program.calls):
+        if found[i] < 0:
+            found[i] = next((found[j] for j in call.inputs if found[j] >= 0), -1)
+    for i in range(program.num_calls - 1, -1, -1):
+        if found[i] < 0:
+            found[i] = next((found[j] for j in program.readers[i] if found[j] >= 0), -1)
+    return np.array([max(where, 0) for where in found], dtype=np.int64)
+
+
+def segments(program: Program, label: Sequence[int]) -> list[list[int]]:
+    """Cut the calls into runs of one label that can be executed whole, one after the other.
+
+    The level of a call is the largest number of changes of label on a path to it; calls of one label and level are one
+    segment. An edge between two segments raises the level or keeps it within one label, so the segments have no circle.
+    """
+    level = [0] * program.num_calls
+    table: dict[tuple[int, int], list[int]] = {}
+    for i, call in enumerate(program.calls):
+        level[i] = max((level[j] + (label[j] != label[i]) for j in call.inputs), default=0)
+        table.setdefault((level[i], label[i]), []).append(i)
+    return [table[key] for key in sorted(table)]

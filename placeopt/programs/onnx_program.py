@@ -1,0 +1,203 @@
+"""An ONNX model as a Program, and the cutting of it into models of its own.
+
+The names of the calls are those of the graph that the reader makes: a node's name, or its first result's. Calls of the
+model's own functions are inlined first, as the reader does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.instances.readers import locate
+from placeopt.instances.readers.onnx_file import load_model
+from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.files import one_line
+from placeopt.programs.calls import Call, Program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A piece of a model: a model of its own, and the names of the tensors that go in and out."""
+
+    proto: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxProgram:
+    """A model with its weights; `nodes` are in the order of the program's calls."""
+
+    program: Program
+    proto: Any
+    nodes: tuple[Any, ...]
+    types: dict[str, Any] = field(repr=False)  # type of every tensor whose type is known
+    path: Path = Path()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the tensors that the model is fed."""
+        stored = {tensor.name for tensor in self.proto.graph.initializer}
+        return tuple(value.name for value in self.proto.graph.input if value.name not in stored)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the results."""
+        return tuple(value.name for value in self.proto.graph.output)
+
+    def cut(self, groups: Sequence[Sequence[int]]) -> list[Part]:
+        """Return a model for every group of calls.
+
+        Raises
+        ------
+        InputError
+            If the type of a tensor between two groups is unknown.
+        """
+        wanted = self._wanted(groups)
+        return [self._part(f"{self.program.name}_{i}", group, outputs)
+                for i, (group, outputs) in enumerate(zip(groups, wanted, strict=True))]  # fmt: skip
+
+    def _wanted(self, groups: Sequence[Sequence[int]]) -> list[list[str]]:
+        """Tensors that every group has to hand over: those read by other groups, and results."""
+        maker = {name: g for g, group in enumerate(groups) for i in group for name in self.nodes[i].output if name}
+        wanted: list[dict[str, None]] = [{} for _ in groups]
+        for g, group in enumerate(groups):
+            for i in group:
+                for name in reads(self.nodes[i]):
+                    if name in maker and maker[name] != g:
+                        wanted[maker[name]][name] = None
+        for name in self.outputs:
+            if name in maker:
+                wanted[maker[name]][name] = None
+        return [list(names) for names in wanted]
+
+    def _part(self, title: str, group: Sequence[int], outputs: list[str]) -> Part:
+        from onnx import helper
+
+        graph = self.proto.graph
+        nodes = [self.nodes[i] for i in sorted(group)]
+        made = {name for node in nodes for name in node.output}
+        needed = dict.fromkeys(name for node in nodes for name in reads(node) if name and name not in made)
+        stored = [tensor for tensor in graph.initializer if tensor.name in needed]
+        sparse = [tensor for tensor in graph.sparse_initializer if tensor.values.name in needed]
+        constants = [node for node in graph.node if _is_constant(node) and node.output[0] in needed]
+        inside = {tensor.name for tensor in stored} | {x.values.name for x in sparse} | {x.output[0] for x in constants}
+        inputs = [name for name in needed if name not in inside]
+        part = helper.make_graph(
+            [*constants, *nodes], title, [self._type(name) for name in inputs], [self._type(name) for name in outputs],
+            initializer=stored, sparse_initializer=sparse,
+        )  # fmt: skip
+        proto = helper.make_model(part, opset_imports=self.proto.opset_import, ir_version=self.proto.ir_version,
+                                  producer_name="placeopt")  # fmt: skip
+        return Part(proto, tuple(inputs), tuple(outputs))
+
+    def _type(self, name: str) -> Any:
+        if name not in self.types:
+            raise InputError(f"model '{self.program.name}': the type of tensor '{one_line(name)}', which goes from one device "
+                             "to another, is unknown; name it in the model's value_info")  # fmt: skip
+        return self.types[name]
+
+
+def is_onnx_program(source: Any) -> bool:
+    """Whether a source is an ONNX file or a model inside the onnx package."""
+    if isinstance(source, str) and source.startswith("onnx:"):
+        return True
+    if not isinstance(source, str | Path):
+        return False
+    return Path(str(source).partition("?")[0]).suffix == ".onnx"
+
+
+def onnx_program(source: str | Path) -> OnnxProgram:
+    """Load a model with its weights.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged, or two of its nodes have the same name.
+    MissingExtraError
+        If the onnx package is not installed.
+    """
+    try:
+        import onnx
+        from onnx import inliner, shape_inference
+    except ImportError:
+        raise MissingExtraError("onnx", "onnx", "running ONNX models") from None
+    path, entry = locate(source, None, {})
+    try:
+        load_model(path, max_bytes=entry.max_bytes)  # refuses nonsense within bounded memory
+        proto = onnx.load(path)
+        if proto.functions:
+            proto = inliner.inline_local_functions(proto)
+        typed = shape_inference.infer_shapes(proto, data_prop=True) if proto.ByteSize() < 2**31 else proto
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+    except Exception as error:
+        raise InputError(f"{source}: cannot be loaded with its weights: {one_line(str(error), 200)}") from error
+    graph = typed.graph
+    types = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output) if value.type.WhichOneof("value")}
+    nodes = tuple(node for node in _sorted(proto.graph) if not _is_constant(node))
+    program = Program(path.stem.removeprefix("light_"), tuple(_calls(proto.graph, nodes)),
+                      tuple(tensor.name for tensor in proto.graph.initializer))  # fmt: skip
+    return OnnxProgram(program, proto, nodes, types, path)
+
+
+def _is_constant(node: Any) -> bool:
+    return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
+
+
+def reads(node: Any) -> list[str]:
+    """Return the tensors that a node reads, those that its nested graphs take from outside included."""
+    return [name for name in dict.fromkeys([*node.input, *_captured(node)]) if name]
+
+
+def _captured(node: Any) -> Iterator[str]:
+    for attribute in node.attribute:
+        for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+            inside = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+            for inner in body.node:
+                yield from (name for name in reads(inner) if name not in inside)
+                inside.update(inner.output)
+            yield from (value.name for value in body.output if value.name not in inside)
+
+
+def _sorted(graph: Any) -> list[Any]:
+    """Return the nodes in an order in which every one finds its inputs."""
+    made = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    order: list[int] = []
+    state = [0] * len(graph.node)
+    for root in range(len(graph.node)):
+        stack = [root]
+        while stack:
+            i = stack[-1]
+            if state[i] == 0:
+                state[i] = 1
+                stack += [made[name] for name in reads(graph.node[i]) if name in made and state[made[name]] == 0]
+            else:
+                stack.pop()
+                if state[i] == 1:
+                    state[i] = 2
+                    order.append(i)
+    return [graph.node[i] for i in order]
+
+
+def _calls(graph: Any, nodes: tuple[Any, ...]) -> Iterator[Call]:
+    stored = {tensor.name for tensor in graph.initializer}
+    made = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    seen: Counter[str] = Counter()
+    for node in nodes:
+        names = reads(node)
+        title = node.name or next((x for x in node.output if x), node.op_type)
+        seen[title] += 1
+        name = title if seen[title] == 1 else f"{title}#{seen[title]}"  # as the reader makes names distinct
+        module = ".".join(node.name.strip("/").split("/")[:-1])
+        inputs = tuple(dict.fromkeys(made[x] for x in names if x in made))
+        yield Call(name, node.op_type, module, inputs, tuple(x for x in names if x in stored), node.op_type in _FREE)
+
+
+_FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})

@@ -1,0 +1,153 @@
+"""A torch module as a Program: torch.export captures it, every node that calls something is a call.
+
+The names of the calls are those of the graph that `from_torch` reads, since both come from the same export.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import warnings
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.instances.readers.torch_ops import RULE, base_name
+from placeopt.instances.torch_source import TorchModel, is_torch_source, torch_model
+from placeopt.model.errors import InputError, MissingExtraError
+from placeopt.model.files import one_line, regular_file
+from placeopt.programs.calls import Call, Program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TURN = re.compile(r"@\d+$")
+"""What torch.export appends to the path of a module that is called again."""
+
+
+@dataclass(frozen=True, eq=False)
+class TorchProgram:
+    """A captured module.
+
+    Attributes
+    ----------
+    graph_module : takes the module's arguments, returns its results; weights keep their names.
+    nodes : of the graph, in the order of the program's calls.
+    example : the arguments it was captured with.
+    exported : the ExportedProgram itself.
+    """
+
+    program: Program
+    graph_module: Any
+    nodes: tuple[Any, ...]
+    example: TorchModel
+    exported: Any
+
+
+def is_torch_program(source: Any) -> bool:
+    """Whether a source is a torch module, the name of one, or an archive of torch.export."""
+    if is_torch_source(source):
+        return True
+    return isinstance(source, str | Path) and Path(source).suffix == ".pt2"
+
+
+def torch_program(source: Any, *, inputs: Any = None, kwargs: dict[str, Any] | None = None) -> TorchProgram:
+    """Capture `torch:FILE.py:NAME`, a .pt2 archive or a module.
+
+    Raises
+    ------
+    InputError
+        If the source cannot be read or exported.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "torch", "running torch modules") from None
+    if is_torch_source(source):
+        example = torch_model(source, inputs, kwargs)
+        exported = _export(example)
+        name = type(example.module).__name__
+    else:
+        exported, name = _load(Path(source)), Path(source).stem
+        if exported.example_inputs is None:
+            raise InputError(f"{source}: the archive holds no example inputs; export the module again with torch.export")
+        arguments, named = exported.example_inputs
+        example = TorchModel(None, tuple(arguments), dict(named))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = exported.module(check_guards=False)
+    for node in list(module.graph.nodes):  # checks of devices and types, which moving tensors would break
+        if node.op == "call_function" and "_assert_" in str(node.target) and not node.users:
+            module.graph.erase_node(node)
+    module.graph.lint()
+    module.recompile()
+    nodes = tuple(node for node in module.graph.nodes if node.op == "call_function")
+    weights = tuple(dict.fromkeys(node.target for node in module.graph.nodes
+                                  if node.op == "get_attr" and _tensor(module, node.target, torch)))  # fmt: skip
+    paths = _module_paths(example.module, weights)
+    return TorchProgram(Program(name, tuple(_calls(nodes)), weights, paths), module, nodes, example, exported)
+
+
+def _export(example: TorchModel) -> Any:
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(example.module, example.inputs, kwargs=example.kwargs or None)
+    except Exception as error:
+        reason = one_line(str(error).strip().split("\n")[0], 200)
+        raise InputError(f"torch.export cannot export {type(example.module).__name__}: {reason}") from error
+
+
+def _load(path: Path) -> Any:
+    import torch
+
+    regular_file(path)
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path}: not an archive of torch.export (.pt2)")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.load(path)
+    except Exception as error:
+        reason = one_line(str(error).strip().split("\n")[0], 200)
+        raise InputError(f"{path}: torch.export cannot load it: {reason}") from error
+
+
+def _tensor(module: Any, path: str, torch: Any) -> bool:
+    return isinstance(attribute(module, path), torch.Tensor)
+
+
+def attribute(module: Any, path: str) -> Any:
+    """Return what lies at a dotted path in a module."""
+    found = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _module_paths(module: Any, weights: tuple[str, ...]) -> tuple[str, ...]:
+    if module is not None:
+        return tuple(name for name, _ in module.named_modules())
+    return tuple(dict.fromkeys(["", *(name.rpartition(".")[0] for name in weights)]))
+
+
+def _calls(nodes: tuple[Any, ...]) -> Iterator[Call]:
+    index = {node: i for i, node in enumerate(nodes)}
+    for node in nodes:
+        inputs = tuple(dict.fromkeys(index[x] for x in node.all_input_nodes if x in index))
+        weights = tuple(dict.fromkeys(x.target for x in node.all_input_nodes if x.op == "get_attr"))
+        kind = "getitem" if node.target is operator.getitem else base_name(str(node.target))
+        free = kind == "getitem" or RULE.get(kind) in ("view", "identity")
+        yield Call(node.name, kind, module_of(node), inputs, weights, free)
+
+
+def module_of(node: Any) -> str:
+    """Return the path of the module that makes a node, "" for the outermost."""
+    entries = [entry[0] for entry in (node.meta.get("nn_module_stack") or {}).values() if isinstance(entry, tuple)]
+    if not entries:
+        return ""
+    path = str(entries[-1]).removeprefix("L__self__").removeprefix("L['self']").strip(".")
+    return _TURN.sub("", path.replace("['", ".").replace("']", "").strip("."))
