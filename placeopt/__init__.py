@@ -46,6 +46,7 @@ _EXPORTS = {
     "schedule_violations": "makespan.judge",
     "bound": "solving.bound",
     "verify": "certify.verify",
+    "export": "exports.export",
     "load": "api",
     "solve": "api",
     "make_cluster": "instances.clusters",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from placeopt import experiments, instances, plotting, schedules, solvers, streams
     from placeopt.api import load, solve
     from placeopt.certify.verify import verify
+    from placeopt.exports.export import export
     from placeopt.instances.clusters import make_cluster
     from placeopt.instances.generators import generate
     from placeopt.instances.readers import read_graph

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
 
-Source = Annotated[str, typer.Argument(help="File, onnx:NAME or gen:NAME?key=value.", show_default=False)]
+Source = Annotated[str, typer.Argument(help="File, onnx:NAME, torch:FILE.py:NAME or gen:NAME?key=value.", show_default=False)]
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", "-c", help="4xA100, cpu+gpu, uniform:4, FILE.toml; see 'placeopt clusters'.")
 ]

@@ -32,6 +32,7 @@ COMMANDS = (
     ("plot", "placeopt.cli.plot", "plot_command"),
     ("schedule", "placeopt.cli.schedule", "schedule_command"),
     ("jobs", "placeopt.cli.jobs", "jobs_command"),
+    ("export", "placeopt.cli.export", "export_command"),
     ("run", "placeopt.cli.run", "run_command"),
     ("bench", "placeopt.cli.bench", "bench_command"),
     ("report", "placeopt.cli.bench", "report_command"),

@@ -19,7 +19,9 @@ Memory = Annotated[str | None, typer.Option("--memory", help="static (resident b
 Contiguity = Annotated[str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")]
 Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")]
 Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Latency: convex slots per accelerator.")]
-Group = Annotated[str | None, typer.Option("--group", help="Ops of one module stay together: layer, block, N groups, none.")]
+Group = Annotated[
+    str | None, typer.Option("--group", help="Ops of one module stay together: layer, block, N groups or none.")
+]
 Profiles = Annotated[str | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")]
 
 
@@ -37,8 +39,8 @@ class ProblemOptions:
     contiguity: Contiguity = None
     pipeline: Pipeline = None
     slots: Slots = None
-    profiles: Group = Annotated[str | None, typer.Option("--group", help="Ops of one module stay together: layer, block, N groups, none.")]
-Profiles = None
+    group: Group = None
+    profiles: Profiles = None
 
     def load(self) -> Any:
         """Load the problem: a placement, or a pipeline (shape:...) or a job stream (stream:...)."""

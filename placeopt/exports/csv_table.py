@@ -10,6 +10,8 @@ from placeopt.exports.job import Exported
 from placeopt.model.files import write_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from placeopt.exports.job import Job
 
 
@@ -22,8 +24,8 @@ def export(job: Job) -> Exported:
     for op, (name, device) in enumerate(zip(job.problem.op_names, job.placement.device.tolist(), strict=True)):
         writer.writerow([name, job.problem.device_names[device]] + ([] if ranks is None else [ranks[op]]))
     text = stream.getvalue()
-    return Exported(text, {"placement.csv": lambda path: _write(path, text)})
 
+    def write(path: Path) -> None:
+        write_text(path, text)
 
-def _write(path, text: str) -> None:  # type: ignore[no-untyped-def]
-    write_text(path, text)
+    return Exported(text, {"placement.csv": write})

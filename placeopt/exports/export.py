@@ -12,7 +12,7 @@ from placeopt.model.placement import Placement
 from placeopt.model.result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from placeopt.model.problem import PlacementProblem
 
@@ -24,7 +24,7 @@ def export(
     *,
     model: Any = None,
     inputs: Any = None,
-    devices: Sequence[str] | Mapping[str, str] | None = None,
+    devices: Sequence[str] | dict[str, str] | None = None,
     out: str | Path | None = None,
     **options: Any,
 ) -> Any:

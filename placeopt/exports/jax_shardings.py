@@ -14,6 +14,8 @@ from placeopt.exports.device_map import ModuleDevices
 from placeopt.exports.job import Exported
 from placeopt.model.files import write_text
 from placeopt.programs.calls import Call, Program
+from placeopt.programs.onnx_program import is_onnx_program
+from placeopt.programs.torch_program import is_torch_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +78,7 @@ def export(job: Job) -> Exported:
 
 def _modules(job: Job) -> dict[str, int]:
     """Return the device of every module by path; without the model, the names of the ops tell the modules."""
-    if job.model is not None:
+    if is_torch_program(job.model) or is_onnx_program(job.model):
         return ModuleDevices(job.program, job.home.tolist()).shortest()
     problem = job.problem
     calls = [Call(name, "", name.replace("/", "."), ()) for name in problem.op_names]

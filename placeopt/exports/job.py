@@ -16,6 +16,7 @@ from placeopt.programs.torch_program import is_torch_program, torch_program
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from placeopt.model.graph import OpGraph
@@ -126,7 +127,7 @@ def _renamed(placed: dict[str, int], graph: OpGraph, program: TorchProgram) -> d
     return {alias.get(name, name): device for name, device in placed.items()}
 
 
-def framework_devices(problem: PlacementProblem, devices: Sequence[str] | Mapping[str, str] | None) -> tuple[str, ...]:
+def framework_devices(problem: PlacementProblem, devices: Sequence[str] | dict[str, str] | None) -> tuple[str, ...]:
     """Return the framework's name of every device of a problem.
 
     Parameters
@@ -142,7 +143,7 @@ def framework_devices(problem: PlacementProblem, devices: Sequence[str] | Mappin
     if devices is None:
         hosts = [name.startswith(("cpu", "worker", "host")) for name in names]
         return tuple("cpu" if host else f"cuda:{i - sum(hosts[:i])}" for i, host in enumerate(hosts))
-    if hasattr(devices, "keys"):
+    if isinstance(devices, dict):
         unknown = [name for name in devices if name not in names]
         if unknown or len(devices) < len(names):
             missing = [name for name in names if name not in devices]

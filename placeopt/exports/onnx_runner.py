@@ -7,12 +7,15 @@ A thread per device runs the ready part that comes first, as soon as its inputs 
 the command line, `python runner.py inputs.npz results.npz`. This file is copied beside the parts and stands alone.
 """
 
+from __future__ import annotations
+
 import heapq
 import json
 import os
 import sys
 import threading
 import time
+from typing import Any
 
 
 class Runner:
@@ -25,7 +28,7 @@ class Runner:
     threads : threads inside an operator, for every part on a CPU; 0 lets onnxruntime choose.
     """
 
-    def __init__(self, folder=None, providers=None, threads=0):
+    def __init__(self, folder: Any = None, providers: dict[str, Any] | None = None, threads: int = 0) -> None:
         import onnxruntime
 
         folder = os.path.dirname(os.path.abspath(__file__)) if folder is None else str(folder)
@@ -48,9 +51,9 @@ class Runner:
             onnxruntime.InferenceSession(os.path.join(folder, part["file"]), options, providers=self.providers[part["device"]])
             for part in self.parts
         ]
-        self.times = []  # (start, finish) of every part of the last run, seconds since its beginning
+        self.times: list[tuple[float, float]] = []  # (start, finish) of every part of the last run, seconds since its beginning
 
-    def run(self, feeds):
+    def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
         """Return the results by name for inputs by name."""
         missing = [name for name in self.manifest["inputs"] if name not in feeds]
         if missing:
@@ -58,29 +61,30 @@ class Runner:
         return _Run(self, feeds).results()
 
 
-def _name(provider):
-    return provider if isinstance(provider, str) else provider[0]
+def _name(provider: Any) -> str:
+    return provider if isinstance(provider, str) else str(provider[0])
 
 
 class _Run:
     """One execution: what is there, what waits, and for whom."""
 
-    def __init__(self, runner, feeds):
-        self.runner, self.values, self.error = runner, dict(feeds), None
+    def __init__(self, runner: Runner, feeds: dict[str, Any]) -> None:
+        self.runner, self.values = runner, dict(feeds)
+        self.error: Exception | None = None
         parts = runner.parts
         self.waiting = [sum(name not in self.values for name in part["inputs"]) for part in parts]
-        self.readers = {}
+        self.readers: dict[str, list[int]] = {}
         for i, part in enumerate(parts):
             for name in part["inputs"]:
                 self.readers.setdefault(name, []).append(i)
-        self.ready = {device: [] for device in runner.devices}
+        self.ready: dict[str, list[int]] = {device: [] for device in runner.devices}
         for i, part in enumerate(parts):
             if not self.waiting[i]:
                 heapq.heappush(self.ready[part["device"]], i)
         self.left, self.changed = len(parts), threading.Condition()
         self.times = [(0.0, 0.0)] * len(parts)
 
-    def results(self):
+    def results(self) -> dict[str, Any]:
         """Run all parts and return the model's results."""
         self.began = time.perf_counter()
         threads = [threading.Thread(target=self._work, args=(device,), daemon=True) for device in self.runner.devices]
@@ -93,7 +97,7 @@ class _Run:
         self.runner.times = self.times
         return {name: self.values[name] for name in self.runner.manifest["outputs"]}
 
-    def _work(self, device):
+    def _work(self, device: str) -> None:
         """Run the parts of a device until nothing is left."""
         queue = self.ready[device]
         try:
@@ -114,10 +118,10 @@ class _Run:
                 self.error = self.error or error
                 self.changed.notify_all()
 
-    def _deliver(self, names, values):
+    def _deliver(self, names: list[str], values: list[Any]) -> None:
         with self.changed:
             self.left -= 1
-            for name, value in zip(names, values):
+            for name, value in zip(names, values, strict=True):
                 self.values[name] = value
                 for j in self.readers.get(name, ()):
                     self.waiting[j] -= 1
@@ -126,7 +130,7 @@ class _Run:
             self.changed.notify_all()
 
 
-def main(arguments):
+def main(arguments: list[str]) -> None:
     """Run the model beside this file on the arrays of an .npz file."""
     import numpy
 

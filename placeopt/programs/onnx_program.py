@@ -195,9 +195,20 @@ def _calls(graph: Any, nodes: tuple[Any, ...]) -> Iterator[Call]:
         title = node.name or next((x for x in node.output if x), node.op_type)
         seen[title] += 1
         name = title if seen[title] == 1 else f"{title}#{seen[title]}"  # as the reader makes names distinct
-        module = ".".join(node.name.strip("/").split("/")[:-1])
+        module = module_path(node.name)
         inputs = tuple(dict.fromkeys(made[x] for x in names if x in made))
-        yield Call(name, node.op_type, module, inputs, tuple(x for x in names if x in stored), node.op_type in _FREE)
+        yield Call(name, node.op_type, module, inputs, tuple(x for x in names if x in stored and "." in x), node.op_type in _FREE)
+
+
+def module_path(name: str) -> str:
+    """Return "layers.0.fc1" for a node "/layers/layers.0/fc1/MatMul": what the name says of the torch module it was."""
+    path: list[str] = []
+    for part in name.strip("/").split("/")[:-1]:
+        if path and part.startswith(f"{path[-1]}."):
+            path[-1] = part
+        else:
+            path.append(part)
+    return ".".join(path)
 
 
 _FREE = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Dropout"})

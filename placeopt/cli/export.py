@@ -1,0 +1,119 @@
+"""`placeopt export`: a placement in the form that a framework loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from placeopt.cli import common
+from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.graph import OpGraph
+
+
+def export_command(
+    placement: common.SolutionFile,
+    to: Annotated[
+        str, typer.Option("--to", help="device-map, torch, torch-pipeline, onnxruntime, jax or csv.", show_default=False)
+    ],
+    model: Annotated[
+        str, typer.Option("--model", help="What was placed, as for solve: a file or torch:FILE.py:NAME.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File or folder to write.", show_default=False)],
+    cluster: common.ClusterOption = None,
+    devices: Annotated[
+        str | None, typer.Option("--devices", help="The framework's names: cuda:0,cpu or gpu0=cuda:0,cpu=cpu.")
+    ] = None,
+    schedule: Annotated[Path | None, typer.Option("--schedule", help="torch-pipeline: schedule.json of 'schedule'.")] = None,
+    micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="torch-pipeline.")] = None,
+    solver: Annotated[str | None, typer.Option("--solver", help="torch-pipeline: repetend (default), 1f1b, ...")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="torch-pipeline: time for the schedule.")] = None,
+    format: common.Format = None,
+    training: common.Training = False,
+    dim: common.Dim = None,
+    json: common.Json = False,
+) -> None:
+    """Write a placement as a device map, a torch module, pipeline stages, ONNX parts, jax shardings or CSV.
+
+    Example: `placeopt export out/placement.json --to device-map --model torch:model.py:make --out device_map.json`
+    """
+    from placeopt.exports.export import make
+    from placeopt.exports.targets import target
+    from placeopt.io.placement_file import read_placement
+    from placeopt.model.cost_model import lower
+
+    target(to)
+    graph, bundled = common.load_graph(model, format=format, training=training, dim=dim)
+    problem = lower(graph, cluster_of(placement, cluster, bundled, graph))
+    given = {"schedule": schedule, "micro_batches": micro_batches, "solver": solver, "seconds": seconds}
+    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    done = make(problem, read_placement(placement, problem), to, model=model, devices=_names(devices), **options)
+    files = [str(path) for path in done.write(out)]
+    if json:
+        common.print_json({"target": to, "files": files, "notes": list(done.notes)})
+        return
+    for line in (*done.notes, *(f"wrote {file}" for file in files)):
+        print(line)
+
+
+def cluster_of(placement: Path, cluster: str | None, bundled: Cluster | None, graph: OpGraph) -> Cluster:
+    """Return the cluster that is named, else the one of the problem that the placement was made for.
+
+    A placement that tells no problem brings the names of its devices; they are then alike.
+    """
+    from placeopt.instances.clusters import make_cluster
+
+    if cluster is not None:
+        return make_cluster(cluster)
+    if bundled is not None:
+        return bundled
+    name, devices = _told(placement, set(graph.op_names))
+    if name:
+        try:
+            return make_cluster(name)
+        except InputError:
+            pass
+    if not devices:
+        raise InputError(f"placement '{placement}': it does not tell its devices; give --cluster")
+    return _alike(devices)
+
+
+def _told(path: Path, ops: set[str]) -> tuple[str, list[str]]:
+    """Return the name of the cluster and the names of the devices that a placement file tells, "" and [] if none."""
+    import csv
+    import io
+
+    from placeopt.model.files import parse_json, read_text
+
+    text = read_text(path, what="placement")
+    if text.lstrip()[:1] != "{":
+        rows = [row for row in csv.reader(io.StringIO(text)) if len(row) > 1][1:]
+        return "", sorted({row[1].strip() for row in rows if row[0].strip() in ops})
+    data = parse_json(text, f"placement '{path}'")
+    problem = data.get("problem") if isinstance(data, dict) else None
+    table = data.get("device") if isinstance(data, dict) else None
+    names = sorted({x for x in table.values() if isinstance(x, str)}) if isinstance(table, dict) else []
+    return (problem.rpartition(" on ")[2] if isinstance(problem, str) and " on " in problem else ""), names
+
+
+def _alike(names: list[str]) -> Cluster:
+    from dataclasses import replace
+
+    from placeopt.instances.clusters import make_cluster
+
+    made = make_cluster(f"uniform:{len(names)}")
+    return replace(made, devices=tuple(replace(x, name=name) for x, name in zip(made.devices, names, strict=True)))
+
+
+def _names(text: str | None) -> Any:
+    """Return devices as a list, or as a mapping where they are named."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if all("=" in part for part in parts):
+        return {name.strip(): device.strip() for name, _, device in (part.partition("=") for part in parts)}
+    return parts

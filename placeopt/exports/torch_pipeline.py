@@ -1,0 +1,195 @@
+"""`torch-pipeline`: a placement as stages for torch.distributed.pipelining, with the schedule they run under.
+
+Devices are ranks. The ops of a device become one stage, or several where a path leaves the device and comes back. The folder
+holds pipeline.py (the stages as modules, and `build`, which makes the runtime of a rank), weights.pt, schedule.csv and
+pipeline.json (what is in each stage, and the split points for torch's own `pipeline()` where stages begin with a module).
+
+The stages have the sizes of the example inputs: give inputs of one micro-batch. The schedule is searched for with the
+times of the problem; where it has no backward pass, one is taken to last twice as long as the forward pass.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.exports.job import Exported
+from placeopt.exports.torch_source_code import saved_module
+from placeopt.io import serialize
+from placeopt.model.errors import InputError
+from placeopt.model.files import write_text
+from placeopt.model.result import Result
+from placeopt.programs.stages import cut_stages, stage_of_calls
+from placeopt.schedules.block_costs import lags
+from placeopt.schedules.from_model import pipeline_of_placement
+from placeopt.schedules.known.chains import chains_of
+from placeopt.schedules.placed_model import FORWARD, PlacedModel, pieces_of, ranks
+from placeopt.schedules.problem import Block, PipelineProblem
+from placeopt.schedules.solution import PipelineSchedule
+from placeopt.schedules.solve import schedule as search
+from placeopt.schedules.torch_csv import torch_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from placeopt.exports.job import Job
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.programs.stages import Stage
+    from placeopt.schedules.placed_model import Piece
+
+BACKWARD_RATIO = 2
+"""Time of a backward pass over its forward pass, where the problem has none."""
+
+CODE = '''
+
+RANK_OF_STAGE = {ranks!r}
+MICRO_BATCHES = {micro_batches}
+
+
+def build(rank, loss_fn, device="cpu", folder=None, group=None, scale_grads=False):
+    """Return the runtime of a rank and its stage modules by number; call runtime.step(...) on every rank.
+
+    loss_fn(output, target) is called for every micro-batch on the last rank. With scale_grads the gradients are divided
+    by the number of micro-batches.
+    """
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+    folder = os.path.dirname(os.path.abspath(__file__)) if folder is None else folder
+    device = torch.device(device)
+    modules = {{s: load(f"Stage{{s}}", folder).to(device) for s, home in enumerate(RANK_OF_STAGE) if home == rank}}
+    stages = [PipelineStage(module, s, len(RANK_OF_STAGE), device, group=group) for s, module in modules.items()]
+    runtime = _PipelineScheduleRuntime(stages, MICRO_BATCHES, loss_fn=loss_fn, scale_grads=scale_grads)
+    runtime._load_csv(os.path.join(folder, "schedule.csv"))
+    return runtime, modules
+'''
+
+
+def export(job: Job) -> Exported:
+    """Return the stages (`programs.stages.Stage`) in order; the files are the folder that this module describes."""
+    device = _together(job.problem, job.placement.device)
+    stage_of_op, homes = _stages(job.problem, device)
+    schedule = _schedule(job, device, homes)
+    rows = torch_rows(schedule)
+    used = sorted(set(homes))
+    rank_of_stage = [used.index(home) for home in homes]
+    placed = {name: int(stage) for name, stage in zip(job.problem.op_names, stage_of_op.tolist(), strict=True) if stage >= 0}
+    numbers = stage_of_calls(job.torch.program, placed, len(homes))
+    stages = cut_stages(job.torch, numbers, len(homes))
+    extra = CODE.format(ranks=rank_of_stage, micro_batches=schedule.micro_batches)
+    files = saved_module("pipeline.py", "the stages of a pipeline",
+                         {f"Stage{s}": stage.module for s, stage in enumerate(stages)}, extra)  # fmt: skip
+    csv = "".join(",".join(row) + "\n" for row in rows)
+    table = json.dumps(_manifest(job, stages, rank_of_stage, numbers, schedule), indent=1) + "\n"
+    files["schedule.csv"] = lambda path: _write(path, csv)
+    files["pipeline.json"] = lambda path: _write(path, table)
+    return Exported(stages, files, tuple(_notes(job, numbers, schedule)))
+
+
+def _write(path: Path, text: str) -> None:
+    write_text(path, text)
+
+
+def _together(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the devices with every backward op on that of its forward op, where autograd runs it."""
+    index = {name: i for i, name in enumerate(problem.op_names)}
+    found = device.copy()
+    for op in np.flatnonzero(problem.backward).tolist():
+        found[op] = device[index.get(problem.op_names[op].rpartition("/")[0], op)]
+    return found
+
+
+def _stages(problem: PlacementProblem, device: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
+    """Return the stage of every forward op (-1 for the others), and the device of every stage."""
+    _, pieces, edges = _pieces(problem, device)
+    rank = ranks(pieces, edges)
+    ordered = sorted((i for i, piece in enumerate(pieces) if piece.role == FORWARD), key=lambda i: rank[i])
+    stage = np.full(problem.num_ops, -1, dtype=np.int64)
+    for number, i in enumerate(ordered):
+        stage[pieces[i].ops] = number
+    return stage, [pieces[i].place for i in ordered]
+
+
+def _pieces(problem: PlacementProblem, device: NDArray[np.int64]) -> tuple[PlacedModel, list[Piece], dict[tuple[int, int], int]]:
+    model = PlacedModel(problem, device, device, False, False, "train" if problem.backward.any() else "infer")
+    pieces = pieces_of(model)
+    return model, pieces, lags(model, pieces)
+
+
+def _schedule(job: Job, device: NDArray[np.int64], homes: Sequence[int]) -> PipelineSchedule:
+    """Return the schedule that was given, or search for one."""
+    given = job.options.get("schedule")
+    if given is None:
+        problem = _pipeline(job.problem, device)
+        count = int(job.options.get("micro_batches", 2 * len(homes)))
+        if count < 1:
+            raise InputError(f"micro_batches: expected at least 1, received {count}")
+        return search(problem, job.options.get("solver", "repetend"), micro_batches=count,
+                      seconds=float(job.options.get("seconds", 10.0)))  # fmt: skip
+    if isinstance(given, str | Path):
+        given = serialize.load(given)
+    found = given.solution if isinstance(given, Result) else given
+    if not isinstance(found, PipelineSchedule):
+        raise InputError(f"schedule: expected a pipeline schedule or a result with one, received {type(found).__name__}")
+    chains = chains_of(found.problem)
+    if len(chains) != 1 or list(chains[0].device) != list(homes):
+        shown = "; ".join(str(list(chain.device)) for chain in chains)
+        raise InputError(f"schedule: its stages are on devices {shown}, those of the placement on {list(homes)}; "
+                         "export the placement that the schedule was made for")  # fmt: skip
+    return found
+
+
+def _pipeline(problem: PlacementProblem, device: NDArray[np.int64]) -> PipelineProblem:
+    """Return the pipeline problem of the placement, on the devices that it uses."""
+    if problem.backward.any():
+        return pipeline_of_placement(problem, device)
+    _, pieces, edges = _pieces(problem, device)
+    rank = ranks(pieces, edges)
+    order = sorted(range(len(pieces)), key=lambda i: rank[i])
+    used = sorted({piece.place for piece in pieces})
+    blocks = []
+    for s, i in enumerate(order):
+        ticks = int(problem.compute[pieces[i].ops, pieces[i].place].sum())
+        after = [(f"F{order.index(u)}", lag) for (u, v), lag in sorted(edges.items()) if v == i]
+        back = [(f"B{order.index(v)}", lag) for (u, v), lag in sorted(edges.items()) if u == i]
+        where = (used.index(pieces[i].place),)
+        blocks.append(Block(f"F{s}", "F", where, max(1, ticks), (1,), tuple(after), s))
+        blocks.append(Block(f"B{s}", "B", where, max(1, BACKWARD_RATIO * ticks), (-1,), (*back, (f"F{s}", 0)), s))
+    names = tuple(problem.device_names[d] for d in used)
+    return PipelineProblem.from_blocks(problem.name, blocks, names, tick_seconds=problem.tick_seconds)
+
+
+def _manifest(
+    job: Job, stages: Sequence[Stage], rank_of_stage: Sequence[int], numbers: Sequence[int], schedule: PipelineSchedule
+) -> dict[str, Any]:
+    calls = job.torch.program.calls
+    rows = []
+    for s, stage in enumerate(stages):
+        own = [call for call, number in zip(calls, numbers, strict=True) if number == s]
+        rows.append({
+            "rank": rank_of_stage[s], "split_point": stage.split_point, "inputs": stage.inputs, "outputs": stage.outputs,
+            "modules": list(dict.fromkeys(call.module for call in own)), "calls": [call.name for call in own],
+        })  # fmt: skip
+    return {
+        "model": job.torch.program.name, "micro_batches": schedule.micro_batches, "stages": rows,
+        "split_points": {stage.split_point: "BEGINNING" for stage in stages if stage.split_point},
+        "simulated_seconds": schedule.makespan * schedule.problem.tick_seconds,
+    }  # fmt: skip
+
+
+def _notes(job: Job, numbers: Sequence[int], schedule: PipelineSchedule) -> list[str]:
+    seconds = schedule.makespan * schedule.problem.tick_seconds
+    notes = [f"{max(numbers) + 1} stages, {schedule.micro_batches} micro-batches, simulated {seconds:.4g} s"]
+    users: dict[str, set[int]] = {}
+    for call, number in zip(job.torch.program.calls, numbers, strict=True):
+        for name in call.weights:
+            users.setdefault(name, set()).add(number)
+    tied = [name for name, found in users.items() if len(found) > 1]
+    if tied:
+        notes.append(f"weight '{tied[0]}' is used by stages {sorted(users[tied[0]])}: add up its gradients yourself")
+    return notes

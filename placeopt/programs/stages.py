@@ -1,0 +1,153 @@
+"""Cutting a captured torch module into pipeline stages: every stage is a module that takes and returns flat tensors.
+
+A stage of a pipeline talks to the next one only, so a tensor that a later stage reads passes through all stages between.
+The first stage takes the module's arguments, the last returns its results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from placeopt.model.errors import InputError
+from placeopt.programs.torch_program import attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from placeopt.programs.calls import Program
+    from placeopt.programs.torch_program import TorchProgram
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One stage.
+
+    Attributes
+    ----------
+    module : a GraphModule; weights keep their names.
+    inputs, outputs : names of the values that go in and out, in order.
+    split_point : module that begins here, "" where the stage begins inside one, or nowhere in particular.
+    """
+
+    module: Any
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    split_point: str
+
+
+def stage_of_calls(program: Program, placed: Mapping[str, int], count: int) -> list[int]:
+    """Return the stage of every call; calls that are no ops of the placement run as late as their inputs allow.
+
+    Raises
+    ------
+    InputError
+        If a call reads from a later stage: the placement is no pipeline.
+    """
+    found = [placed.get(call.name, -1) for call in program.calls]
+    for i, call in enumerate(program.calls):
+        if found[i] < 0:
+            found[i] = max((found[j] for j in call.inputs), default=-1)
+    for i in range(program.num_calls - 1, -1, -1):
+        if found[i] < 0:
+            found[i] = min((found[j] for j in program.readers[i]), default=count - 1)
+    for i, call in enumerate(program.calls):
+        for j in call.inputs:
+            if found[j] > found[i]:
+                raise InputError(f"torch-pipeline: op '{call.name}' of stage {found[i]} reads '{program.calls[j].name}' of stage "
+                                 f"{found[j]}; solve with --objective period --contiguity chain")  # fmt: skip
+    return found
+
+
+def cut_stages(program: TorchProgram, stage: Sequence[int], count: int) -> list[Stage]:
+    """Return the stages of a captured module.
+
+    Parameters
+    ----------
+    stage : stage of every call, 0..count-1, none before its inputs'.
+    """
+    cutter = _Cutter(program, stage, count)
+    return [cutter.stage(number) for number in range(count)]
+
+
+class _Cutter:
+    """What lives at every boundary, and how a stage is copied out."""
+
+    def __init__(self, program: TorchProgram, stage: Sequence[int], count: int) -> None:
+        graph = program.graph_module.graph
+        self.program, self.count, self.numbers = program, count, stage
+        self.of = dict(zip(program.nodes, stage, strict=True))
+        self.nodes = [node for node in graph.nodes if node.op in ("placeholder", "call_function")]
+        self.of |= {node: 0 for node in self.nodes if node.op == "placeholder"}
+        self.results = [x for x in _flat(next(node for node in graph.nodes if node.op == "output").args[0])]
+        self.last = dict(self.of)  # last stage that needs a value
+        for node in self.nodes:
+            for source in node.all_input_nodes:
+                if source in self.last:
+                    self.last[source] = max(self.last[source], self.of[node])
+        for node in self.results:
+            if node in self.last:
+                self.last[node] = count - 1
+
+    def live(self, boundary: int) -> list[Any]:
+        """Return the values that pass from stage `boundary` to the next."""
+        found = [node for node in self.nodes if self.of[node] <= boundary < self.last[node]]
+        for node in found:
+            if not _is_tensor(node):
+                raise InputError(f"torch-pipeline: '{node.name}', which is no tensor, is read by a later stage; "
+                                 "place it with its readers")  # fmt: skip
+        return found
+
+    def stage(self, number: int) -> Stage:
+        """Return a stage as a module."""
+        from torch import fx
+
+        graph = fx.Graph()
+        copies: dict[Any, Any] = {}
+        inputs = [node for node in self.nodes if node.op == "placeholder"] if number == 0 else self.live(number - 1)
+        for node in inputs:
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+
+        def copied(node: Any) -> Any:
+            if node not in copies:
+                copies[node] = graph.node_copy(node, copied)
+            return copies[node]
+
+        for node in self.nodes:
+            if node.op == "call_function" and self.of[node] == number:
+                copies[node] = graph.node_copy(node, copied)
+        outputs = self.results if number == self.count - 1 else self.live(number)
+        given = tuple(copied(node) if hasattr(node, "op") else node for node in outputs)
+        graph.output(given[0] if len(given) == 1 else given)
+        root = {node.target: attribute(self.program.graph_module, node.target) for node in graph.nodes if node.op == "get_attr"}
+        module = fx.GraphModule(root, graph, class_name=f"Stage{number}")
+        names = tuple(node.name if hasattr(node, "op") else str(node) for node in outputs)
+        return Stage(module, tuple(node.name for node in inputs), names, self._split_point(number))
+
+    def _split_point(self, number: int) -> str:
+        """Return the outermost module that begins with the stage, if the program runs stage after stage there."""
+        calls = self.program.program.calls
+        first = next((i for i, s in enumerate(self.numbers) if s == number and not calls[i].free), -1)
+        if number == 0 or first < 0:
+            return ""
+        parts = calls[first].module.split(".")
+        for depth in range(1, len(parts) + 1):
+            path = ".".join(parts[:depth])
+            inside = [i for i, call in enumerate(calls) if f"{call.module}.".startswith(f"{path}.")]
+            before = [i for i in range(min(inside, default=0)) if self.numbers[i] >= number and calls[i].inputs]
+            if path and inside and not before and all(self.numbers[i] >= number for i in inside):
+                return path
+        return ""
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return [x for item in value for x in _flat(item)]
+    return [x for item in value.values() for x in _flat(item)] if isinstance(value, dict) else [value]
+
+
+def _is_tensor(node: Any) -> bool:
+    import torch
+
+    return isinstance(node.meta.get("val"), torch.Tensor)
