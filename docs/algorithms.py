@@ -11,7 +11,7 @@ from placeopt.solving.registry import SolverSpec, solver_class, specs
 PAGE = Path(__file__).resolve().parent / "algorithms.md"
 KINDS = {
     "placement": "Placements", "pipeline": "Pipeline schedules", "jobs": "Job streams",
-    "sharding": "Sharding",
+    "sharding": "Sharding", "plan": "Training plans",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ def __getattr__(name: str) -> Any:
     """Return the registered solver class called `name` (CapWords), imported on demand."""
     from placeopt.solving.registry import solver_class, specs
 
-    for kind in ("placement", "pipeline", "jobs", "sharding"):
+    for kind in ("placement", "pipeline", "jobs", "sharding", "plan"):
         for spec in specs(kind).values():
             if spec.target.rpartition(":")[2] == name:
                 return solver_class(spec.name, kind)

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from sharding_problems import draw as draw_sharding
+from small_plans import small_plan_problems
 from stream_samples import few_jobs, stream
 
 from placeopt.certify.certificate import solution_hash
@@ -287,6 +288,8 @@ def other_problems(kind, objective):
         return (few_jobs(0), stream(jobs=12, seed=1))
     if kind == "sharding":
         return tuple(draw_sharding(seed, nodes=5)[0] for seed in (3, 5, 11, 17))
+    if kind == "plan":
+        return small_plan_problems(objective)
     if kind == "pipeline":
         return (
             load_pipeline("shape:V?devices=2&memory=3&micro_batches=6"),

@@ -189,8 +189,10 @@ def alterations(data: Mapping[str, Any]) -> list[str]:
 
 
 def solution_hash(solution: Any) -> str:
-    """SHA-256 of the arrays of a solution: what was decided, not who decided it."""
+    """SHA-256 of a solution, of its arrays or, without any, of its fields: what was decided, not who decided it."""
     found = hashlib.sha256(type(solution).__name__.encode())
+    if is_dataclass(solution) and not any(isinstance(getattr(solution, f.name), np.ndarray) for f in fields(solution)):
+        found.update(repr(solution).encode())
     for item in fields(solution) if is_dataclass(solution) else ():
         array = getattr(solution, item.name)
         if isinstance(array, np.ndarray):

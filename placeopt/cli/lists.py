@@ -12,12 +12,12 @@ from placeopt.cli import common
 if TYPE_CHECKING:
     from placeopt.solving.registry import SolverSpec
 
-KINDS = ("placement", "pipeline", "jobs", "sharding")
+KINDS = ("placement", "pipeline", "jobs", "sharding", "plan")
 
 
 def solvers_command(
     name: Annotated[str | None, typer.Argument(help="Solver to explain: its paper, use and options.")] = None,
-    kind: Annotated[str | None, typer.Option("--kind", help="placement, pipeline, jobs or sharding.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="placement, pipeline, jobs, sharding or plan.")] = None,
     options: Annotated[str | None, typer.Option("--options", help="The same as naming the solver.")] = None,
     json: common.Json = False,
 ) -> None:

@@ -41,7 +41,7 @@ class Objective(Protocol):
 
     Attributes
     ----------
-    name : as in `problem.objective`. kind : type of the problem: "placement", "pipeline", "jobs" or "sharding".
+    name : as in `problem.objective`. kind : type of the problem: "placement", "pipeline", "jobs", "sharding" or "plan".
     default_solver : solver used when none is named. comparison : solvers that are compared when none is named.
     ordered : whether the priorities of a placement matter.
     prover : solver whose bound proves optima, given time; "" if the bounds alone do it.
@@ -111,6 +111,7 @@ _targets: dict[tuple[str, str], str | Objective] = {
     ("pipeline", "period"): "placeopt.schedules.objective:PIPELINE_PERIOD",
     ("jobs", "blocking"): "placeopt.streams.objective:BLOCKING",
     ("sharding", "cost"): "placeopt.sharding.objective:COST",
+    ("plan", "sample-time"): "placeopt.plans.sample_objective:SAMPLE_TIME",
 }
 
 

@@ -30,7 +30,7 @@ class SolverSpec:
     Attributes
     ----------
     target : "module:Class", imported when the solver is made.
-    kind : "placement", "pipeline", "jobs" or "sharding".
+    kind : "placement", "pipeline", "jobs", "sharding" or "plan".
     objectives : objectives of that problem type that the solver accepts, maybe with ANY_OTHER.
     search : whether it uses a budget (False: it stops by itself).
     paper : what it implements: authors, title, venue and year; "" where there is no paper.
@@ -62,6 +62,7 @@ SPEC_MODULES = (
     "placeopt.solvers.policy",
     "placeopt.solvers.degree",
     "placeopt.solvers.sharding",
+    "placeopt.solvers.planning",
     "placeopt.schedules",
 )
 """Packages whose `SPECS` tuple lists the solvers they bring."""

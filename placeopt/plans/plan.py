@@ -1,0 +1,94 @@
+"""TrainingPlan: how a model is trained on a set of devices, whatever priced it.
+
+A plan is a pipeline of stages. A stage holds some layers and is run by replicas, each of which spreads every layer of
+the stage over `tensor` devices of one kind; the replicas of a stage share the micro-batches (data parallelism).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from placeopt.model.errors import InputError
+
+
+@dataclass(frozen=True)
+class ReplicaGroup:
+    """Equal replicas of a stage.
+
+    Attributes
+    ----------
+    kind : device type, as in the problem. tensor : devices of one replica. count : replicas.
+    """
+
+    kind: str
+    tensor: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.tensor < 1 or self.count < 1:
+            raise InputError(f"replicas of '{self.kind}': expected a tensor degree and a count of at least 1, received "
+                             f"{self.tensor} and {self.count}")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PlanStage:
+    """One stage of a plan.
+
+    Attributes
+    ----------
+    layers : indices of its layers, ascending.
+    replicas : groups of equal replicas, in the order in which replicas of neighbouring stages are paired.
+    recompute : the layers whose activations are computed again in the backward pass.
+    """
+
+    layers: tuple[int, ...]
+    replicas: tuple[ReplicaGroup, ...]
+    recompute: tuple[int, ...] = ()
+
+    @property
+    def data(self) -> int:
+        """Data degree: the number of replicas."""
+        return sum(group.count for group in self.replicas)
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all replicas."""
+        return sum(group.count * group.tensor for group in self.replicas)
+
+    def each_replica(self) -> list[ReplicaGroup]:
+        """Return the group of every replica, in order."""
+        return [group for group in self.replicas for _ in range(group.count)]
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """A pipeline of stages in order.
+
+    Attributes
+    ----------
+    micro_batch : samples per micro-batch and replica.
+    schedule : the pipeline schedule that the prices assume.
+    """
+
+    stages: tuple[PlanStage, ...]
+    micro_batch: int = 1
+    schedule: str = "1f1b"
+
+    def devices(self) -> dict[str, int]:
+        """Return the devices used of each kind."""
+        used: dict[str, int] = {}
+        for stage in self.stages:
+            for group in stage.replicas:
+                used[group.kind] = used.get(group.kind, 0) + group.count * group.tensor
+        return used
+
+    def text(self) -> str:
+        """Return the plan in one line."""
+        return " | ".join(_stage_text(stage) for stage in self.stages) + f" (micro-batch {self.micro_batch})"
+
+
+def _stage_text(stage: PlanStage) -> str:
+    layers = f"{stage.layers[0]}-{stage.layers[-1]}" if stage.layers else "none"
+    groups = " + ".join(f"{group.count}x{group.tensor} {group.kind}" for group in stage.replicas)
+    again = f", {len(stage.recompute)} recomputed" if stage.recompute else ""
+    return f"layers {layers} on {groups}{again}"

@@ -1,0 +1,103 @@
+"""What the objectives of plans share: judged first, then priced."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from placeopt.model.bound import BoundReport
+from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.objective import Finished, time_text
+from placeopt.plans.plan import TrainingPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+
+class PlanObjective:
+    """An objective of plans; subclasses name it and say how a plan is priced, judged and bounded."""
+
+    kind: ClassVar[str] = "plan"
+    name: ClassVar[str]
+    default_solver: ClassVar[str]
+    comparison: ClassVar[tuple[str, ...]] = ()
+    ordered: ClassVar[bool] = False
+    prover: ClassVar[str]
+    baseline: ClassVar[str] = ""
+    drawn: ClassVar[bool] = False
+
+    def price(self, problem: Any, plan: TrainingPlan) -> int:
+        """Return the ticks of a plan that the judge accepts."""
+        raise NotImplementedError
+
+    def violations(self, problem: Any, plan: TrainingPlan) -> list[str]:
+        """Return what is wrong with a plan, in words."""
+        raise NotImplementedError
+
+    def lower_bounds(self, problem: Any) -> dict[str, int]:
+        """Return the bounds that take milliseconds, by name."""
+        raise NotImplementedError
+
+    def default_queue(self, solution: TrainingPlan) -> str:
+        """Return "": there is no choice of execution."""
+        return ""
+
+    def impossible(self, problem: Any) -> str:
+        """Nothing simple proves that no plan fits."""
+        return ""
+
+    def evaluate_batch(
+        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
+    ) -> NDArray[np.int64]:
+        """Refuse: a plan is no row of devices."""
+        raise InputError(f"problem '{problem.name}' is about plans, which are no rows of devices; price them one by one")
+
+    def value(self, problem: Any, solution: TrainingPlan, queue: str | None = None) -> tuple[int, str]:
+        """Ticks of a plan.
+
+        Raises
+        ------
+        InfeasiblePlacementError
+            If the plan breaks a constraint; the message is the first violation.
+        """
+        finished = self.finish(problem, solution)
+        if finished.value is None:
+            raise InfeasiblePlacementError(finished.violations[0])
+        return finished.value, ""
+
+    def judge(self, problem: Any, solution: TrainingPlan, queue: str | None = None) -> list[str]:
+        """Violations of a plan in words."""
+        if not isinstance(solution, TrainingPlan):
+            return [f"expected a TrainingPlan, received {type(solution).__name__}"]
+        return self.violations(problem, solution)
+
+    def finish(self, problem: Any, solution: TrainingPlan, queue: str | None = None) -> Finished:
+        """Judge a plan and price it."""
+        violations = tuple(self.judge(problem, solution))
+        return Finished(None if violations else self.price(problem, solution), "", violations)
+
+    def bounds(
+        self, problem: Any, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
+    ) -> BoundReport:
+        """Prove the bounds that take milliseconds; a solver proves the others.
+
+        Raises
+        ------
+        InputError
+            If a method is unknown.
+        """
+        started = time.perf_counter()
+        found = self.lower_bounds(problem)
+        for method in methods or ():
+            if method not in found:
+                raise InputError(f"bound of a plan: expected one of {', '.join(found)}, received '{method}'")
+        found = {name: value for name, value in found.items() if methods is None or name in methods}
+        best = max(found, key=lambda name: found[name], default="none")
+        return BoundReport(found.get(best, 0), best, found, time.perf_counter() - started)
+
+    def text(self, problem: Any, value: float | None) -> str:
+        """Return a time for people."""
+        return "-" if value is None else time_text(float(value) * problem.tick_seconds)

@@ -1,0 +1,13 @@
+"""Planners: how to train a model on a set of devices."""
+
+from __future__ import annotations
+
+from placeopt.solving.registry import SolverSpec
+
+PIPER = "Tarnawski et al.: Piper: multidimensional planner for DNN parallelization, NeurIPS 2021"
+
+SPECS: tuple[SolverSpec, ...] = (
+    SolverSpec("plan-ideals", "placeopt.solvers.planning.ideal_planner:IdealPlanner", "plan", ("sample-time",),
+               "bisection over exact dynamic programs on ideals, with memory and recomputation", True, PIPER,
+               "stages with unequal data and tensor degrees on equal devices; proves its optimum"),
+)  # fmt: skip
