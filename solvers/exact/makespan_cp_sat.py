@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortools.sat.python import cp_model
@@ -96,11 +97,8 @@ def _search_whole(
 
 def _raise_by_fronts(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
     end = time.perf_counter() + min(FRONT_SECONDS, FRONT_SHARE * tracker.seconds_left)
-    value = front_bound(
-        analysis.relaxation, analysis.heads, analysis.load.weights, tracker.lower_bound, end, tracker.value,
-        settings.num_workers,
-    )  # fmt: skip
-    tracker.raise_bound(value, "front")
+    evidence = replace(analysis.evidence(tracker.lower_bound), upper=tracker.value)
+    tracker.raise_bound(front_bound(evidence, end, settings.num_workers), "front")
 
 
 def _probe(

@@ -12,6 +12,7 @@ from placeopt.makespan.bounds.communication import HeadsTails, communication_bou
 from placeopt.makespan.bounds.critical_path import critical_path_bound
 from placeopt.makespan.bounds.destructive import LARGEST, Clusters, destructive_bound, propagate
 from placeopt.makespan.bounds.energy import energy_bound
+from placeopt.makespan.bounds.evidence import Evidence
 from placeopt.makespan.bounds.front import front_bound
 from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.load import LoadBound, load_bound
@@ -94,6 +95,10 @@ class Analysis:
         column = self.relaxation.class_of
         return heads.head[:, column], heads.tail[:, column]
 
+    def evidence(self, known: int) -> Evidence:
+        """What is known where `known` is a bound."""
+        return Evidence(self.relaxation, self.heads, self.load.weights, known, self.upper)
+
     def best(self) -> tuple[int, str]:
         """Return (value, method) of the best bound so far, the earliest method among equals."""
         value, method = 0, "none"
@@ -122,21 +127,17 @@ class Analysis:
         """Run one bound and return its value; an optional one is skipped if time is short."""
         if optional and not self._affordable(name):
             return 0
-        r, known, upper = self.relaxation, self.best()[0], self.upper
+        known = self.best()[0]
         compute: dict[str, Callable[[], int]] = {
-            "critical-path": lambda: critical_path_bound(r),
+            "critical-path": lambda: critical_path_bound(self.relaxation),
             "load": lambda: self.load.value,
             "communication": lambda: communication_bound(self.heads),
-            "head-tail": lambda: head_tail_bound(r, self.heads, self.load.weights),
-            "energy": lambda: energy_bound(r, self.heads, self.load.weights, known, upper, self._until(0.5)),
-            "destructive": lambda: destructive_bound(
-                r, self.heads, self.load.weights, known, self._until(0.3), upper
-            ),
-            "front": lambda: front_bound(r, self.heads, self.load.weights, known, self._until(0.5), upper),
-            "assignment-lp": lambda: assignment_bound(r, self.heads, self.load, known, self._until(0.4)),
-            "time-indexed-lp": lambda: time_indexed_bound(
-                r, self.heads, self.load.weights, known, self._until(0.6), upper
-            ),
+            "head-tail": lambda: head_tail_bound(self.relaxation, self.heads, self.load.weights),
+            "energy": lambda: energy_bound(self.evidence(known), self._until(0.5)),
+            "destructive": lambda: destructive_bound(self.evidence(known), self._until(0.3)),
+            "front": lambda: front_bound(self.evidence(known), self._until(0.5)),
+            "assignment-lp": lambda: assignment_bound(self.relaxation, self.heads, known, self._until(0.4)),
+            "time-indexed-lp": lambda: time_indexed_bound(self.evidence(known), self._until(0.6)),
         }
         value = int(compute[name]())
         self.bounds[name] = max(value, self.bounds.get(name, 0))

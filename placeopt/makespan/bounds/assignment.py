@@ -13,6 +13,7 @@ load, and is skipped.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,30 +25,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.makespan.bounds.communication import HeadsTails
-    from placeopt.makespan.bounds.load import LoadBound
     from placeopt.makespan.bounds.relaxation import Relaxation
 
 LARGEST = 60_000
 """Edges times classes beyond which the LP is left out."""
 
 
-def assignment_bound(
-    relaxation: Relaxation, heads: HeadsTails, load: LoadBound, known: int, end: float
-) -> int:
+def assignment_bound(relaxation: Relaxation, heads: HeadsTails, known: int, end: float) -> int:
     """Return the certified LP bound, or `known` where the LP is skipped or not solved until `end` (`perf_counter`)."""
     classes = relaxation.compute.shape[1]
     if classes == 1 or (len(relaxation.source) + relaxation.num_ops) * classes > LARGEST:
         return known
     unit = float(max(1, known))
-    horizon = relaxation.serial
     lp = IntegerProgram()
-    makespan = lp.variable(known, horizon, unit, cost=1)
+    makespan = lp.variable(known, relaxation.serial, unit, cost=1)
     item, _, resident = relaxation.items
-    share = _shares(lp, relaxation, item)
-    starts = _starts(lp, relaxation, heads, item, share, makespan, horizon, unit)
-    _edges(lp, relaxation, item, share, starts, unit)
-    _loads(lp, relaxation, heads, item, share, makespan, unit)
-    _memory(lp, relaxation, resident, share)
+    program = _Program(lp, relaxation, heads, item, _shares(lp, relaxation, item), makespan, unit)
+    program.edges(program.starts())
+    program.loads()
+    program.memory(resident)
     value = lp.value(unit, end - time.perf_counter())
     return known if value is None else max(known, value)
 
@@ -64,56 +60,81 @@ def _shares(lp: IntegerProgram, relaxation: Relaxation, item: NDArray[np.int64])
     return result
 
 
-def _starts(
-    lp: IntegerProgram,
-    relaxation: Relaxation,
-    heads: HeadsTails,
-    item: NDArray[np.int64],
-    share: list[dict[int, int]],
-    makespan: int,
-    horizon: int,
-    unit: float,
-) -> list[int]:
-    """Variables S with their heads and tails."""
-    result = []
-    for v in range(relaxation.num_ops):
-        start = lp.variable(0, horizon, unit)
-        result.append(start)
-        x = share[item[v]]
-        lp.row([(1, start), *((-int(heads.head[v, d]), column) for d, column in x.items())], 0, unit)
-        after = [(-int(relaxation.compute[v, d] + heads.tail[v, d]), column) for d, column in x.items()]
-        lp.row([(1, makespan), (-1, start), *after], 0, unit)
-    return result
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """The LP of the module text; each method adds a family of rows."""
 
+    lp: IntegerProgram
+    relaxation: Relaxation
+    heads: HeadsTails
+    item: NDArray[np.int64]  # (num_ops,)
+    share: list[dict[int, int]]  # variable x of each item and class
+    makespan: int  # variable T
+    unit: float  # ticks, the scale of times
 
-def _edges(
-    lp: IntegerProgram,
-    relaxation: Relaxation,
-    item: NDArray[np.int64],
-    share: list[dict[int, int]],
-    starts: list[int],
-    unit: float,
-) -> None:
-    """Precedence with the communication that leaves a class."""
-    pairs = zip(relaxation.source.tolist(), relaxation.target.tolist(), strict=True)
-    leave = _cheapest_exit(relaxation)
-    moved: dict[tuple[int, int, int], int] = {}
-    for at, (u, v) in enumerate(pairs):
-        i, j = int(item[u]), int(item[v])
-        terms = [(1, starts[v]), (-1, starts[u])]
-        terms += [(-int(relaxation.compute[u, d]), column) for d, column in share[i].items()]
-        if i != j:
-            for d, column in share[i].items():
-                cost = int(leave[at, d])
-                if cost <= 0:
+    def starts(self) -> list[int]:
+        """Variables S with their heads and tails."""
+        result = []
+        for v in range(self.relaxation.num_ops):
+            start = self.lp.variable(0, self.relaxation.serial, self.unit)
+            result.append(start)
+            x = self.share[self.item[v]]
+            self.lp.row([(1, start), *((-int(self.heads.head[v, d]), column) for d, column in x.items())], 0, self.unit)
+            after = [(-int(self.relaxation.compute[v, d] + self.heads.tail[v, d]), column) for d, column in x.items()]
+            self.lp.row([(1, self.makespan), (-1, start), *after], 0, self.unit)
+        return result
+
+    def edges(self, starts: list[int]) -> None:
+        """Precedence with the communication that leaves a class."""
+        pairs = zip(self.relaxation.source.tolist(), self.relaxation.target.tolist(), strict=True)
+        leave = _cheapest_exit(self.relaxation)
+        moved: dict[tuple[int, int, int], int] = {}
+        for at, (u, v) in enumerate(pairs):
+            i, j = int(self.item[u]), int(self.item[v])
+            terms = [(1, starts[v]), (-1, starts[u])]
+            terms += [(-int(self.relaxation.compute[u, d]), column) for d, column in self.share[i].items()]
+            if i != j:
+                for d, column in self.share[i].items():
+                    cost = int(leave[at, d])
+                    if cost <= 0:
+                        continue
+                    if (i, j, d) not in moved:
+                        y = self.lp.variable(0, 1)
+                        moved[i, j, d] = y
+                        other = [(1, self.share[j][d])] if d in self.share[j] else []
+                        self.lp.row([(1, y), (-1, column), *other], 0)
+                    terms.append((-cost, moved[i, j, d]))
+            self.lp.row(terms, 0, self.unit)
+
+    def loads(self) -> None:
+        """Work of threshold sets on each class."""
+        head, tail = self.heads.minima()
+        levels = [
+            np.unique(x[np.argsort(x)[np.linspace(0, len(x) - 1, 6).astype(int)]]).tolist() for x in (head, tail)
+        ]
+        for a in levels[0]:
+            for b in levels[1]:
+                inside = np.flatnonzero((head >= a) & (tail >= b))
+                if not len(inside):
                     continue
-                if (i, j, d) not in moved:
-                    y = lp.variable(0, 1)
-                    moved[i, j, d] = y
-                    other = [(1, share[j][d])] if d in share[j] else []
-                    lp.row([(1, y), (-1, column), *other], 0)
-                terms.append((-cost, moved[i, j, d]))
-        lp.row(terms, 0, unit)
+                for d, size in enumerate(self.relaxation.class_size.tolist()):
+                    work: dict[int, int] = {}
+                    for v in inside.tolist():
+                        if d in self.share[self.item[v]]:
+                            column = self.share[self.item[v]][d]
+                            work[column] = work.get(column, 0) + int(self.relaxation.compute[v, d])
+                    terms = [(size, self.makespan), *((-ticks, column) for column, ticks in work.items())]
+                    self.lp.row(terms, size * (a + b), self.unit)
+
+    def memory(self, resident: NDArray[np.int64]) -> None:
+        """Bytes of each class."""
+        problem = self.relaxation.problem
+        for d in range(len(self.relaxation.class_size)):
+            room = sum(int(x) for x in problem.capacity[self.relaxation.class_of == d].tolist())
+            if room >= UNLIMITED or room >= int(resident.sum()):
+                continue
+            terms = [(-int(resident[i]), columns[d]) for i, columns in enumerate(self.share) if d in columns]
+            self.lp.row(terms, -room, float(max(1, room)))
 
 
 def _cheapest_exit(relaxation: Relaxation) -> NDArray[np.int64]:
@@ -132,44 +153,3 @@ def _cheapest_exit(relaxation: Relaxation) -> NDArray[np.int64]:
         if links[d].size:
             np.maximum.at(result[:, d], at, problem.transfer[np.ix_(tensor, links[d])].min(axis=1))
     return result
-
-
-def _loads(
-    lp: IntegerProgram,
-    relaxation: Relaxation,
-    heads: HeadsTails,
-    item: NDArray[np.int64],
-    share: list[dict[int, int]],
-    makespan: int,
-    unit: float,
-) -> None:
-    """Work of threshold sets on each class."""
-    head, tail = heads.minima()
-    levels = [
-        np.unique(x[np.argsort(x)[np.linspace(0, len(x) - 1, 6).astype(int)]]).tolist() for x in (head, tail)
-    ]
-    for a in levels[0]:
-        for b in levels[1]:
-            inside = np.flatnonzero((head >= a) & (tail >= b))
-            if not len(inside):
-                continue
-            for d, size in enumerate(relaxation.class_size.tolist()):
-                work: dict[int, int] = {}
-                for v in inside.tolist():
-                    if d in share[item[v]]:
-                        column = share[item[v]][d]
-                        work[column] = work.get(column, 0) + int(relaxation.compute[v, d])
-                terms = [(size, makespan), *((-ticks, column) for column, ticks in work.items())]
-                lp.row(terms, size * (a + b), unit)
-
-
-def _memory(
-    lp: IntegerProgram, relaxation: Relaxation, resident: NDArray[np.int64], share: list[dict[int, int]]
-) -> None:
-    problem = relaxation.problem
-    for d in range(len(relaxation.class_size)):
-        room = sum(int(x) for x in problem.capacity[relaxation.class_of == d].tolist())
-        if room >= UNLIMITED or room >= int(resident.sum()):
-            continue
-        terms = [(-int(resident[i]), columns[d]) for i, columns in enumerate(share) if d in columns]
-        lp.row(terms, -room, float(max(1, room)))

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.makespan.bounds.communication import heads_tails, jackson
-from placeopt.makespan.bounds.energy import horizon_limit, search_horizon
 from placeopt.makespan.bounds.energy import refutes as energy_refutes
+from placeopt.makespan.bounds.energy import search_horizon
 from placeopt.makespan.bounds.head_tail import fits
 from placeopt.makespan.bounds.relaxation import INFINITE
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.makespan.bounds.communication import HeadsTails
+    from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.relaxation import Relaxation
 
 LARGEST = 4_000
@@ -43,15 +44,9 @@ ROUNDS = 12
 """Propagation rounds per horizon."""
 
 
-def destructive_bound(
-    relaxation: Relaxation,
-    heads: HeadsTails,
-    weights: NDArray[np.int64],
-    known: int,
-    end: float,
-    upper: int | None = None,
-) -> int:
+def destructive_bound(evidence: Evidence, end: float) -> int:
     """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of `time.perf_counter`."""
+    relaxation, heads, weights, known = evidence.relaxation, evidence.heads, evidence.weights, evidence.known
     if len(relaxation.source) > LARGEST or known < 1 or relaxation.problem.num_devices == 1:
         return known
     if not fits(relaxation, weights):
@@ -60,7 +55,7 @@ def destructive_bound(
     def refuted(horizon: int) -> bool:
         return time.perf_counter() < end and refutes(relaxation, heads, weights, horizon, end)
 
-    return search_horizon(refuted, known, horizon_limit(relaxation, upper))
+    return search_horizon(refuted, known, evidence.limit)
 
 
 def refutes(

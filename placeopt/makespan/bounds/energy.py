@@ -31,39 +31,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.makespan.bounds.communication import HeadsTails
+    from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.relaxation import Relaxation
 
 WORK_PER_TEST = 4_000_000
 
 
-def energy_bound(
-    relaxation: Relaxation,
-    heads: HeadsTails,
-    weights: NDArray[np.int64],
-    known: int,
-    upper: int | None = None,
-    end: float = math.inf,
-) -> int:
-    """Return the best refuted horizon + 1, starting from the bound `known`.
-
-    Parameters
-    ----------
-    upper : value of a known solution: longer horizons are not tried.
-    end : when to stop, in seconds of `time.perf_counter`.
-    """
-    known = max(known, int(heads.through().max()))
-    for choice in weight_choices(relaxation, weights):
+def energy_bound(evidence: Evidence, end: float = math.inf) -> int:
+    """Return the best refuted horizon + 1, or what is known; stops at `end`, in seconds of `time.perf_counter`."""
+    known = max(evidence.known, int(evidence.heads.through().max()))
+    for choice in weight_choices(evidence.relaxation, evidence.weights):
 
         def refuted(horizon: int, choice: NDArray[np.int64] = choice) -> bool:
-            return time.perf_counter() < end and refutes(relaxation, heads, choice, horizon)
+            return time.perf_counter() < end and refutes(evidence.relaxation, evidence.heads, choice, horizon)
 
-        known = search_horizon(refuted, known, horizon_limit(relaxation, upper))
+        known = search_horizon(refuted, known, evidence.limit)
     return known
-
-
-def horizon_limit(relaxation: Relaxation, upper: int | None) -> int:
-    """Return the smallest bound that closes the search: it meets a known solution, or proves that there is none."""
-    return relaxation.serial + 1 if upper is None else min(upper, relaxation.serial + 1)
 
 
 def search_horizon(refuted: Callable[[int], bool], known: int, upper: int) -> int:

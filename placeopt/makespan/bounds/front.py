@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
-    from placeopt.makespan.bounds.communication import HeadsTails
+    from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.relaxation import Relaxation
 
 MOST_CANDIDATES = 160
@@ -172,21 +172,14 @@ class Fronts:
                 model.add(start[v] >= start[u] + lasts + pay).only_enforce_if([active[v], ~same])
 
 
-def front_bound(
-    relaxation: Relaxation,
-    heads: HeadsTails,
-    weights: NDArray[np.int64],
-    known: int,
-    end: float,
-    upper: int | None = None,
-    num_workers: int = 2,
-) -> int:
+def front_bound(evidence: Evidence, end: float, num_workers: int = 2) -> int:
     """Return the best bound by fronts found until `end` (`time.perf_counter`), at least `known` (a bound in ticks)."""
+    relaxation, heads, known, upper = evidence.relaxation, evidence.heads, evidence.known, evidence.upper
     if relaxation.problem.num_devices < 2 or known < 1 or known > LARGEST_TIME:
         return known
     seconds = end - time.perf_counter()
     best = known
-    for choice in weight_choices(relaxation, weights):
+    for choice in weight_choices(relaxation, evidence.weights):
         if not fits(relaxation, choice) or not choice.any():
             continue
         sides = [

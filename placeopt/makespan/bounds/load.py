@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -61,10 +61,10 @@ def load_bound(relaxation: Relaxation, end: float = math.inf) -> LoadBound:
     value = max(value, _weighted(compute, resident, uniform, None, relaxation))
     if len(size) == 1:
         return LoadBound(value, uniform)
-    rows, count = np.unique(np.column_stack([compute, resident]), axis=0, return_counts=True)
+    table, count = np.unique(np.column_stack([compute, resident]), axis=0, return_counts=True)
     best, best_weights = value, uniform
-    candidates = _dual_weights(rows[:, :-1], rows[:, -1], count, size, capacity if binding else None, end)
-    for y, z in candidates:
+    rows = _Rows(table[:, :-1], table[:, -1], count, size, capacity if binding else None)
+    for y, z in _dual_weights(rows, end):
         weights = _rounded(y)
         if weights is None:
             continue
@@ -133,28 +133,29 @@ def _weighted_exact(
     return _weighted(compute, resident, big_y, big_z, relaxation)
 
 
-def _dual_weights(
-    compute: NDArray[np.int64],
-    resident: NDArray[np.int64],
-    count: NDArray[np.int64],
-    size: NDArray[np.int64],
-    capacity: NDArray[np.float64] | None,
-    end: float,
-) -> list[tuple[NDArray[np.float64], NDArray[np.float64] | None]]:
+class _Rows(NamedTuple):
+    """The distinct rows of a problem, and its classes of devices."""
+
+    compute: NDArray[np.int64]  # (num_rows, num_classes) ticks, -1 where incompatible
+    resident: NDArray[np.int64]  # (num_rows,) bytes
+    alike: NDArray[np.int64]  # (num_rows,) number of ops
+    size: NDArray[np.int64]  # (num_classes,) devices
+    capacity: NDArray[np.float64] | None  # (num_classes,) bytes, None where they do not bind
+
+
+def _dual_weights(rows: _Rows, end: float) -> list[tuple[NDArray[np.float64], NDArray[np.float64] | None]]:
     """Return candidate (y, z); z is None where memory plays no part."""
-    found = [_ascent(compute, count, size, end)]
-    result: list[tuple[NDArray[np.float64], NDArray[np.float64] | None]] = [(found[0], None)]
-    if compute.size <= LP_LIMIT:
-        duals = _linear_program(compute, resident, count, size, capacity, end)
+    result: list[tuple[NDArray[np.float64], NDArray[np.float64] | None]] = [(_ascent(rows, end), None)]
+    if rows.compute.size <= LP_LIMIT:
+        duals = _linear_program(rows, end)
         if duals is not None:
             result.append(duals)
     return result
 
 
-def _ascent(
-    compute: NDArray[np.int64], count: NDArray[np.int64], size: NDArray[np.int64], end: float
-) -> NDArray[np.float64]:
+def _ascent(rows: _Rows, end: float) -> NDArray[np.float64]:
     """Multiplicative-weights ascent on y: raise the weight of the classes that get most load."""
+    compute, count, size = rows.compute, rows.alike, rows.size
     ticks = np.where(compute < 0, np.inf, compute.astype(np.float64))
     y = np.ones(len(size))
     best_y, best = y, -1.0
@@ -175,19 +176,13 @@ def _ascent(
     return best_y
 
 
-def _linear_program(
-    compute: NDArray[np.int64],
-    resident: NDArray[np.int64],
-    count: NDArray[np.int64],
-    size: NDArray[np.int64],
-    capacity: NDArray[np.float64] | None,
-    end: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None] | None:
+def _linear_program(rows: _Rows, end: float) -> tuple[NDArray[np.float64], NDArray[np.float64] | None] | None:
     """Solve the LP of the module text over distinct rows; return its duals (y, z) or None."""
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
 
-    rows, classes = compute.shape
+    compute, resident, count, size, capacity = rows
+    num_ops, classes = compute.shape
     v, d = np.nonzero(compute >= 0)
     unit = float(np.maximum(compute, 0).max()) or 1.0  # ticks of one LP time unit
     column = np.arange(len(v))
@@ -211,7 +206,7 @@ def _linear_program(
     data = np.concatenate([part[2] for part in parts])
     index = (np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]))
     upper = coo_array((data, index), shape=(num_rows, last + 1)).tocsr()
-    equal = coo_array((np.ones(last), (v, column)), shape=(rows, last + 1)).tocsr()
+    equal = coo_array((np.ones(last), (v, column)), shape=(num_ops, last + 1)).tocsr()
     cost = np.zeros(last + 1)
     cost[last] = 1.0
     solution = linprog(
@@ -219,7 +214,7 @@ def _linear_program(
         A_ub=upper,
         b_ub=np.concatenate(limit),
         A_eq=equal,
-        b_eq=np.ones(rows),
+        b_eq=np.ones(num_ops),
         bounds=(0, None),
         method="highs",
         options={"time_limit": min(LP_SECONDS, max(0.01, end - time.perf_counter()))},

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from placeopt.makespan.bounds.energy import horizon_limit, search_horizon
+from placeopt.makespan.bounds.energy import search_horizon
 from placeopt.makespan.bounds.head_tail import class_energy, fits
 from placeopt.model.exact_program import IntegerProgram
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.makespan.bounds.communication import HeadsTails
+    from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.relaxation import Relaxation
 
 INTERVALS = 32
@@ -34,15 +35,9 @@ ONE = 1 << 20
 """Scale of theta: the LP's optimum is a share, its certified bound an integer multiple of 1 / ONE."""
 
 
-def time_indexed_bound(
-    relaxation: Relaxation,
-    heads: HeadsTails,
-    weights: NDArray[np.int64],
-    known: int,
-    end: float,
-    upper: int | None = None,
-) -> int:
+def time_indexed_bound(evidence: Evidence, end: float) -> int:
     """Return the best refuted horizon + 1, or `known`; stops at `end`, in seconds of `time.perf_counter`."""
+    relaxation, heads, weights, known = evidence.relaxation, evidence.heads, evidence.weights, evidence.known
     if relaxation.num_ops > LARGEST or known < 1 or not fits(relaxation, weights * INTERVALS):
         return known
 
@@ -52,7 +47,7 @@ def time_indexed_bound(
 
     # multiples of a thousandth of the bound: the last digits of a coarse grid are not worth an LP each
     coarse = max(1, known // 1000)
-    most = (horizon_limit(relaxation, upper) - known) // coarse + 2
+    most = (evidence.limit - known) // coarse + 2
     found = search_horizon(lambda step: refuted(known + (step - 1) * coarse), 1, most)
     return known if found == 1 else known + (found - 2) * coarse + 1
 
