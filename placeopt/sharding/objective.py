@@ -10,10 +10,10 @@ import numpy as np
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import Finished, time_text
-from placeopt.sharding.bounds import METHODS, prove
 from placeopt.sharding.evaluate import evaluate, profile_of
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingSolution
+from placeopt.sharding.prove import METHODS, prove
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,8 @@ class TotalCost:
 
     name: ClassVar[str] = "cost"
     kind: ClassVar[str] = "sharding"
-    default_solver: ClassVar[str] = "tree-descent"
-    comparison: ClassVar[tuple[str, ...]] = ("tree-descent",)
+    default_solver: ClassVar[str] = "sharding-portfolio"
+    comparison: ClassVar[tuple[str, ...]] = ("sharding-portfolio",)
     ordered: ClassVar[bool] = False
     prover: ClassVar[str] = ""
     baseline: ClassVar[str] = ""

@@ -14,4 +14,6 @@ def _spec(name: str, target: str, summary: str, paper: str, use: str) -> SolverS
 SPECS: tuple[SolverSpec, ...] = (
     _spec("tree-descent", "tree_descent:TreeDescent",
           "from the least usage, whole trees of nodes at a time by dynamic programming", "", "a quick solution without a bound"),
+    _spec("sharding-portfolio", "portfolio:ShardingPortfolio",
+          "the Lagrangian bound and a search by tree moves, side by side", CONTEST, "the default: a good choice with its gap"),
 )  # fmt: skip

@@ -189,3 +189,25 @@ def chain_usage(f, price, width):
                 label[f.adj_edge[start + k]] = x
             expected[v] += share * f.usage[f.node_ptr[v] + x]
     return expected
+
+
+@njit(cache=True, nogil=True)
+def settle(f, price, width):
+    """Move, after `sweep_up`, every node's shares of b into its edges, so that the plain sum of minima is the bound."""
+    b = np.empty(width)
+    for v in range(len(f.node_ptr) - 1):
+        size, before = _gather(f, v, price, b)
+        after = f.adj_ptr[v + 1] - f.adj_ptr[v] - before
+        share = 1.0 / max(before, after, 1)
+        for i in range(f.adj_ptr[v] + before, f.adj_ptr[v + 1]):
+            at = f.low_ptr[f.adj_edge[i]]
+            for x in range(size):
+                f.to_low[at + x] -= share * b[x]
+
+
+@njit(cache=True, nogil=True)
+def clamp(f, upper):
+    """Lower every cost to at most `upper`."""
+    for array in (f.cost, f.table, f.turned):
+        for i in range(len(array)):
+            array[i] = min(array[i], upper)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placeopt.model.random_bits import random_states
 from placeopt.sharding.bounds.message_passing import factors_of
-from placeopt.solvers.sharding.tree_moves import Manner, board_of, improve
+from placeopt.sharding.tree_moves import Manner, board_of, improve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,8 +21,14 @@ if TYPE_CHECKING:
 TREE_SIZES = (3, 10, 30, 100, 300)
 """Most nodes of a tree, by turns."""
 
+SCALES = (1.0, 1.0, 0.5, 0.0)
+"""Of the prices of usage, by turns: a high price frees room that a low one gives to those who gain most."""
+
 SKIP = 0.05
 """Chance that a tree leaves out a node it could take."""
+
+SWEEP = 3.0
+"""Nodes that the trees of one turn have together, as a multiple of all nodes."""
 
 
 class TreeSearch:
@@ -30,6 +37,7 @@ class TreeSearch:
     Attributes
     ----------
     best, best_cost : the cheapest choice so far and what it costs in the compact problem.
+    prices : of usage, by node.
     """
 
     def __init__(self, compact: Compact, choice: Ints, rng: np.random.Generator) -> None:
@@ -38,6 +46,8 @@ class TreeSearch:
         self.state = random_states(rng, 1)[0]
         self.prices = np.zeros(compact.num_nodes)
         self.best, self.best_cost = choice, self.cost_of(choice)
+        self._turn, self._left = 0, 0
+        self._rates = dict.fromkeys(TREE_SIZES, 1000.0)
         self.restart(choice)
 
     def restart(self, choice: Ints) -> None:
@@ -56,8 +66,26 @@ class TreeSearch:
         """Make `count` moves of trees of up to `most` nodes, usage priced at `scale` times the prices."""
         roots = self.rng.integers(self.compact.num_nodes, size=count)
         manner = Manner(most, float(scale), SKIP, float(heat))
+        started = time.perf_counter()
         improve(self.factors, self.compact, self.board, roots, self.prices, manner, self.state)
+        self._rates[most] = count / max(1e-6, time.perf_counter() - started)
         self._keep_best()
+
+    def moves_in(self, seconds: float) -> int:
+        """Return about how many moves of the next size can be made in `seconds`."""
+        return max(1, int(seconds * self._rates[TREE_SIZES[self._turn % len(TREE_SIZES)]]))
+
+    def round(self, limit: int) -> int:
+        """Make the moves of the next turn, at most `limit`; sizes go by, then scales. Return their number."""
+        most = TREE_SIZES[self._turn % len(TREE_SIZES)]
+        scale = SCALES[self._turn // len(TREE_SIZES) % len(SCALES)]
+        if self._left == 0:
+            self._left = max(1, int(SWEEP * self.compact.num_nodes) // most)
+        count = min(limit, self._left)
+        self.moves(count, most, scale)
+        self._left -= count
+        self._turn += self._left == 0
+        return count
 
     def _keep_best(self) -> None:
         cost = self.cost_of(self.board.choice)

@@ -1,0 +1,134 @@
+"""One exact pass over messages and prices: the bound they prove, in integers, and what no better choice can use.
+
+The certificate of the Lagrangian bound is a set of integers: messages in units of 2^-k costs, and for a few time points
+t a price L_t >= 0 in units of 2^-(k + q) costs per usage. With P_v the sum of L_t over the time points at which v is
+live, every choice x that keeps the capacities C_t costs, in units of 2^-k, at least
+
+    sum_v min_x b_v(x) + sum_e min_(x, y) d_e(x, y) - ceil(sum_t L_t C_t / 2^q),
+    b_v(x) = 2^k c_v(x) + floor(P_v u_v(x) / 2^q) + sum_(e at v) m_(e to v)(x),
+    d_e(x, y) = 2^k T_e(x, y) - m_(e to u)(x) - m_(e to v)(y).
+
+Proof: the messages cancel; sum_v P_v u_v(x_v) = sum_t L_t usage_t(x) <= sum_t L_t C_t; floors and the ceiling only lower
+the sum. Any integers prove something: rounding them costs strength, never truth. Costs are whole numbers, so the bound
+is rounded up. If x_v = z, the bound rises at least by b_v(z) - min b_v and, for each edge at v, by the smallest d_e in
+the row of z above the smallest of the table: the slack of z. A strategy whose slack lifts the bound to the cost of a
+known choice is in no better one.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.sharding.compact import Compact
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+SAFE_BITS = 60
+"""Every number in the pass stays below 2^60, so that sums of two fit into 64 bits."""
+
+
+class Witness(NamedTuple):
+    """Messages and prices as integers; see the module."""
+
+    cost_bits: int  # k
+    price_bits: int  # q
+    time: Ints  # time points with a price
+    price: Ints  # their prices
+    low_ptr: Ints  # (m + 1,)
+    high_ptr: Ints  # (m + 1,)
+    to_low: Ints
+    to_high: Ints
+
+
+class Pass(NamedTuple):
+    """What a pass found: the bound, its exact numerator over 2^cost_bits, and slacks by strategy (in 2^-k costs)."""
+
+    bound: int
+    scaled: int
+    slack: Ints  # (S,)
+
+
+def witness_of(compact: Compact, prices: Floats, pointers: tuple[Ints, Ints], messages: tuple[Floats, Floats]) -> Witness:
+    """Round prices by time point and messages to integers as fine as 64 bits allow.
+
+    Parameters
+    ----------
+    pointers, messages : where the messages of each edge to its smaller and its larger node begin, and those messages.
+    """
+    node_prices = prices_of_nodes(compact, prices)
+    priced = float((np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]) * node_prices).max(initial=0.0))
+    size = max(float(compact.cost.max(initial=1)), float(compact.table.max(initial=1)), 1.0, priced)
+    for part in messages:
+        size = max(size, float(np.abs(part).max(initial=0.0)))
+    degree = int(np.diff(compact.adj_ptr).max(initial=0))
+    cost_bits = max(0, min(20, SAFE_BITS - 1 - int(np.ceil(np.log2(size * (degree + 3))))))
+    price_bits = max(0, min(40, SAFE_BITS - 1 - cost_bits - int(np.ceil(np.log2(max(priced, 1.0))))))
+    unit = 2.0 ** (cost_bits + price_bits)
+    whole = np.floor(prices * unit)
+    whole = np.where(whole < 2.0**SAFE_BITS, whole, 0.0).astype(np.int64)
+    time = np.flatnonzero(whole > 0)
+    to_low, to_high = (np.rint(part * 2.0**cost_bits).astype(np.int64) for part in messages)
+    return Witness(cost_bits, price_bits, time, whole[time], *pointers, to_low, to_high)
+
+
+def prices_of_nodes(compact: Compact, prices: NDArray[Any]) -> NDArray[Any]:
+    """Return the sum of the prices of the time points at which each node is live."""
+    total = np.concatenate([np.zeros(1, dtype=prices.dtype), np.cumsum(prices)])
+    return total[compact.last] - total[compact.first]
+
+
+def exact_pass(compact: Compact, witness: Witness) -> Pass:
+    """Return what a witness proves of a compact problem."""
+    prices = np.zeros(len(compact.capacity), dtype=np.int64)
+    prices[witness.time] = witness.price
+    words, slack = _pass(compact, witness, prices_of_nodes(compact, prices))
+    paid = sum(int(p) * int(c) for p, c in zip(witness.price, compact.capacity[witness.time], strict=True))
+    scaled = (int(words[0]) << 32) + int(words[1]) + (-paid >> witness.price_bits)
+    return Pass(-(-scaled >> witness.cost_bits), scaled, slack)
+
+
+@njit(cache=True, nogil=True)
+def _pass(c, w, price):
+    """Return the sum of the minima in two words of 32 bits, and the slacks."""
+    low = (np.int64(1) << 32) - 1
+    words = np.zeros(2, dtype=np.int64)
+    belief = np.empty(len(c.cost), dtype=np.int64)
+    slack = np.zeros(len(c.cost), dtype=np.int64)
+    for v in range(len(c.node_ptr) - 1):
+        for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
+            belief[x] = (c.cost[x] << w.cost_bits) + ((price[v] * c.usage[x]) >> w.price_bits)
+    for e in range(len(c.edge)):
+        u, v = c.edge[e, 0], c.edge[e, 1]
+        rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
+        row_least = np.full(rows, 2**62, dtype=np.int64)
+        column_least = np.full(columns, 2**62, dtype=np.int64)
+        for x in range(rows):
+            belief[c.node_ptr[u] + x] += w.to_low[w.low_ptr[e] + x]
+            for y in range(columns):
+                value = c.table[c.edge_ptr[e] + x * columns + y] << w.cost_bits
+                value -= w.to_low[w.low_ptr[e] + x] + w.to_high[w.high_ptr[e] + y]
+                row_least[x] = min(row_least[x], value)
+                column_least[y] = min(column_least[y], value)
+        least = row_least.min()
+        words[0] += least >> 32
+        words[1] += least & low
+        for x in range(rows):
+            slack[c.node_ptr[u] + x] += row_least[x] - least
+        for y in range(columns):
+            belief[c.node_ptr[v] + y] += w.to_high[w.high_ptr[e] + y]
+            slack[c.node_ptr[v] + y] += column_least[y] - least
+    for v in range(len(c.node_ptr) - 1):
+        least = belief[c.node_ptr[v] : c.node_ptr[v + 1]].min()
+        words[0] += least >> 32
+        words[1] += least & low
+        for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
+            slack[x] += belief[x] - least
+    return words, slack

@@ -1,0 +1,157 @@
+"""The Lagrangian bound: prices on usage at time points, message passing on what is left, and steps for the prices.
+
+For fixed prices the problem is a sum of costs on nodes and edges, which message passing bounds (`message_passing`). The
+prices climb along the gradient, the usage of the cheapest choices of all chains above the capacities, averaged over
+steps (the volume algorithm's direction), with Polyak's step towards the cost of a known choice; a step that loses too
+much is taken back. What is proved is found by one exact pass over integers (`exact_pass`).
+
+A choice that costs less than the known one uses nothing that costs more, so costs are clamped at its cost: the bound
+stays one on every choice, and messages need not climb over entries of 10^18.
+
+References
+----------
+B. T. Polyak, "Minimization of unsmooth functionals", USSR Computational Mathematics and Mathematical Physics 9, 1969.
+F. Barahona, R. Anbil, "The volume algorithm: producing primal solutions with a subgradient method", Mathematical
+Programming 87, 2000.
+V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimization", IEEE TPAMI 28(10), 2006.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.sharding.bounds.exact_pass import exact_pass, prices_of_nodes, witness_of
+from placeopt.sharding.bounds.message_passing import chain_usage, clamp, factors_of, settle, sweep_down, sweep_up
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.sharding.bounds.exact_pass import Pass
+    from placeopt.sharding.compact import Compact
+
+    Floats = NDArray[np.float64]
+
+MEMORY = 0.8
+"""Weight of the earlier gradients in the direction of a step."""
+
+WARM = 0.002
+"""The prices move once a sweep gains less than this part of the distance to the known cost."""
+
+LOSS = 0.2
+"""A step that loses more than this part of the distance is taken back."""
+
+
+FALL = 0.5
+"""A known cost that falls below this part of the one before makes messages start again."""
+
+
+class Dual:
+    """Prices and messages, improved step by step.
+
+    Attributes
+    ----------
+    prices : by time point, those of the best bound. bound : the best bound, in floats; `certify` finds it in integers.
+    """
+
+    def __init__(self, compact: Compact) -> None:
+        self.compact = compact
+        self.factors = factors_of(compact)
+        self.width = int(compact.num_choices.max())
+        self.capacity = compact.capacity.astype(np.float64)
+        self.prices = self._now = np.zeros(len(compact.capacity))
+        self.bound = self._last = -np.inf
+        self.upper = np.inf
+        self.warm = False
+        self._length, self._fails = 0.1, 0
+        self._direction: Floats | None = None
+        self._messages = self._copy()
+
+    def lower_to(self, upper: float) -> None:
+        """Clamp the costs at the cost of a known choice, and aim at it."""
+        if upper >= self.upper:
+            return
+        much = upper < FALL * self.upper
+        self.upper = float(upper)
+        clamp(self.factors, self.upper)
+        if much:  # messages that climbed over what is no longer there are worth less than none
+            self.factors.to_low[:] = self.factors.to_high[:] = 0.0
+            self.warm, self._last = False, -np.inf
+            self._now = self.prices
+        else:
+            self._restore()
+        self.bound = self._sweep()
+        self._messages = self._copy()
+
+    def step(self) -> None:
+        """Sweep down and up, then move the prices."""
+        bound = self._sweep()
+        if bound > self.bound:
+            self.bound, self.prices, self._messages = bound, self._now.copy(), self._copy()
+            self._fails, self._length = 0, min(1.0, self._length * 1.03)
+        else:
+            self._fails += 1
+            if self._fails >= 5:
+                self._fails, self._length = 0, max(1e-5, self._length * 0.9)
+        if not self.warm:
+            self.warm = bound - self._last < WARM * (min(self.upper, 2 * abs(bound) + 1) - bound)
+            self._last = bound
+        elif len(self.capacity):
+            self._move(bound)
+
+    def certify(self) -> Pass:
+        """Return what the best prices and messages prove, exactly."""
+        self._restore()
+        self._sweep()
+        f = self.factors
+        up = f.to_low.copy(), f.to_high.copy()
+        settle(f, prices_of_nodes(self.compact, self._now), self.width)
+        clamped = self.clamped()
+        witness = witness_of(clamped, self._now, (f.low_ptr, f.high_ptr), (f.to_low, f.to_high))
+        f.to_low[:], f.to_high[:] = up
+        return exact_pass(clamped, witness)
+
+    def clamped(self) -> Compact:
+        """Return the compact problem with costs clamped as the messages take them."""
+        if self.upper == np.inf:
+            return self.compact
+        most = int(self.upper)
+        c = self.compact
+        return c._replace(cost=np.minimum(c.cost, most), table=np.minimum(c.table, most))
+
+    def _sweep(self) -> float:
+        node_prices = prices_of_nodes(self.compact, self._now)
+        sweep_down(self.factors, node_prices, self.width)
+        return float(sweep_up(self.factors, node_prices, self.width)) - float(self._now @ self.capacity)
+
+    def _move(self, bound: float) -> None:
+        """Move the prices along the averaged gradient."""
+        target = self.upper if np.isfinite(self.upper) else self.bound + 0.05 * abs(self.bound) + 1.0
+        if bound < self.bound - LOSS * (target - self.bound):
+            self._restore()
+            self._length *= 0.5
+            self._direction = None
+            bound = self._sweep()
+        gradient = self._gradient()
+        if self._direction is not None:
+            gradient = MEMORY * self._direction + (1 - MEMORY) * gradient
+        self._direction = gradient
+        moving = np.where((self._now <= 0) & (gradient < 0), 0.0, gradient)
+        square = float(moving @ moving)
+        if square > 0:
+            self._now = np.maximum(0.0, self._now + self._length * max(target - bound, 0.0) / square * moving)
+
+    def _gradient(self) -> Floats:
+        """Return the usage above the capacity at every time point, averaged over the cheapest choices of all chains."""
+        c, count = self.compact, len(self.capacity) + 1
+        usage = chain_usage(self.factors, prices_of_nodes(c, self._now), self.width)
+        change = np.bincount(c.first, usage, count) - np.bincount(c.last, usage, count)
+        return np.cumsum(change)[:-1] - self.capacity
+
+    def _copy(self) -> tuple[Floats, Floats]:
+        return self.factors.to_low.copy(), self.factors.to_high.copy()
+
+    def _restore(self) -> None:
+        self._now = self.prices.copy()
+        self.factors.to_low[:], self.factors.to_high[:] = self._messages

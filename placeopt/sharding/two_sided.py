@@ -1,0 +1,129 @@
+"""Bound and search side by side: the bound's prices guide the search, the search's cost clamps and aims the bound.
+
+Both work in slices. With a time limit the bound's slice runs in a thread of its own beside that of the search (the
+kernels of both release the interpreter lock); without one they take turns in fixed numbers of steps, so that the same
+seed gives the same answer.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.sharding.bounds.exact_pass import prices_of_nodes
+from placeopt.sharding.bounds.lagrangian import Dual
+from placeopt.sharding.compact import condense, draft_of
+from placeopt.sharding.tree_moves import decode
+from placeopt.sharding.tree_search import TreeSearch
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from numpy.typing import NDArray
+
+    from placeopt.sharding.problem import ShardingProblem
+
+    Ints = NDArray[np.int64]
+
+FIRST_STEPS = 6
+"""Steps of the bound before the first choice is decoded."""
+
+TURN_STEPS, TURN_MOVES = 10, 500
+"""Steps and moves of a turn without a time limit."""
+
+
+class TwoSided:
+    """A dual and a search on one problem.
+
+    Attributes
+    ----------
+    bound : the best bound proved, exactly. value : cost of the best choice in the compact problem, None before one.
+    moves : made so far.
+    """
+
+    def __init__(self, problem: ShardingProblem, rng: np.random.Generator, *, upper: int | None = None) -> None:
+        self.problem, self.rng = problem, rng
+        self.condensed = condense(*draft_of(problem))
+        self.compact = self.condensed.compact
+        self.trivial = self.compact.num_nodes == 0
+        self.bound = self.condensed.offset if self.trivial else 0
+        self.moves = 0
+        self.search: TreeSearch | None = None
+        self.certify_seconds = 0.0
+        if self.trivial:
+            return
+        self.dual = Dual(self.compact)
+        if upper is not None:
+            self.dual.lower_to(max(0, upper - self.condensed.offset))
+
+    def start(self, choice: Ints | None = None) -> None:
+        """Make the first steps of the bound and the first choice, unless one of the problem is given."""
+        if self.trivial:
+            return
+        inner = None if choice is None else self.condensed.contract(choice)
+        for _ in range(FIRST_STEPS):
+            self.dual.step()
+        self.search = TreeSearch(self.compact, self._decoded() if inner is None else inner, self.rng)
+        self.moves += 1
+        self.exchange()
+
+    def solution(self) -> Ints:
+        """Return the best choice, of the problem itself."""
+        if self.search is None:
+            return self.condensed.expand(np.zeros(0, dtype=np.int64))
+        return self.condensed.expand(self.search.best)
+
+    def turn(self, most_moves: int) -> None:
+        """Take turns: a fixed number of steps of the bound, then of moves."""
+        for _ in range(TURN_STEPS):
+            self.dual.step()
+        self.exchange()
+        if self.search is not None:
+            self.moves += self.search.round(min(TURN_MOVES, most_moves))
+            self.exchange()
+
+    def side_by_side(self, seconds: float, pool: ThreadPoolExecutor) -> None:
+        """Improve both for about `seconds`."""
+        end = time.perf_counter() + seconds
+        stepping = pool.submit(self._steps_until, end)
+        try:
+            while self.search is not None and time.perf_counter() < end:
+                self.moves += self.search.round(self.search.moves_in(min(0.3, seconds)))
+        finally:
+            stepping.result()
+        self.exchange()
+
+    def exchange(self) -> None:
+        """Give the search the prices and perhaps a better choice, and the bound the cost of the best one."""
+        if self.search is None:
+            return
+        self.search.prices = prices_of_nodes(self.compact, self.dual.prices)
+        choice = self._decoded()
+        if self.search.cost_of(choice) < self.search.cost_of(self.search.board.choice):
+            self.search.restart(choice)
+        self.dual.lower_to(self.search.best_cost)
+
+    def certify(self) -> bool:
+        """Prove the bound exactly; return whether it rose."""
+        if self.trivial:
+            return True
+        started = time.perf_counter()
+        found = self.dual.certify()
+        before = self.bound
+        self.bound = max(self.bound, found.bound + self.condensed.offset)
+        self.certify_seconds = time.perf_counter() - started
+        return self.bound > before
+
+    def _steps_until(self, end: float) -> None:
+        while True:
+            started = time.perf_counter()
+            self.dual.step()
+            if 2 * time.perf_counter() - started > end:
+                return
+
+    def _decoded(self) -> Ints:
+        node_prices = prices_of_nodes(self.compact, self.dual.prices)
+        choice: Ints = decode(self.dual.factors, self.compact, node_prices, self.dual.width)
+        return choice

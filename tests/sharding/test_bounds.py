@@ -1,0 +1,117 @@
+"""Bounds of sharding problems against the best of all choices, and the exact pass against any integers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sharding_problems import draw, oracle
+
+import placeopt as po
+from placeopt.model.objective import objective_of
+from placeopt.sharding.bounds.exact_pass import Witness, exact_pass
+from placeopt.sharding.bounds.independent import independent_bound
+from placeopt.sharding.bounds.lagrangian import Dual
+from placeopt.sharding.compact import condense, draft_of
+from placeopt.sharding.problem import ShardingSolution
+from placeopt.sharding.two_sided import TwoSided
+
+DATA = Path(os.environ.get("PLACEOPT_DATA", "../shared/data")) / "iopddl"
+
+
+def solvable(seeds, **how):
+    """Yield (problem, {feasible choice: cost}) of the problems that have a solution and a node to decide."""
+    for seed in seeds:
+        problem, data = draw(seed, **how)
+        feasible = oracle(data)
+        if feasible and condense(*draft_of(problem)).compact.num_nodes:
+            yield problem, feasible
+
+
+@pytest.mark.interpreted
+def test_any_integers_prove_no_more_than_the_best():
+    """Random messages and prices are certificates too: their bound holds, and so do the slacks."""
+    rng = np.random.default_rng(5)
+    for problem, feasible in solvable(range(150)):
+        condensed = condense(*draft_of(problem))
+        compact = condensed.compact
+        sizes = compact.num_choices
+        pointers = [np.concatenate([[0], np.cumsum(sizes[compact.edge[:, side]])]).astype(np.int64) for side in (0, 1)]
+        messages = [rng.integers(-300, 300, int(p[-1])) for p in pointers]
+        count = len(compact.capacity)
+        time = np.flatnonzero(rng.random(count) < 0.7)
+        witness = Witness(3, 2, time, rng.integers(0, 40, len(time)), *pointers, *messages)
+        found = exact_pass(compact, witness)
+        best = min(feasible.values())
+        assert found.bound + condensed.offset <= best
+        for choice, cost in feasible.items():
+            inner = condensed.contract(np.array(choice))
+            if cost < 10**17:
+                slack = found.slack[compact.node_ptr[:-1] + inner].max()
+                assert found.scaled + slack <= (cost - condensed.offset) << witness.cost_bits
+
+
+@pytest.mark.interpreted
+def test_bounds_hold_with_and_without_a_known_value():
+    """The independent and the Lagrangian bound never pass the best choice, whatever they are told."""
+    for problem, feasible in solvable(range(200, 260)):
+        best = min(feasible.values())
+        assert independent_bound(problem) <= best
+        for upper in (None, best, best + 3):
+            sides = TwoSided(problem, np.random.default_rng(1), upper=upper)
+            if upper is None:
+                sides.start()
+            for _ in range(3):
+                sides.turn(20)
+                sides.certify()
+            assert sides.bound <= best
+
+
+@pytest.mark.jit
+def test_trees_without_a_limit_are_solved_by_messages():
+    """Where nothing limits usage and the graph is a tree, the bound is the best cost."""
+    for seed in range(40):
+        problem, data = draw(seed, structure="tree")
+        problem = po.load(problem)
+        free = type(problem)(problem.name, problem.node_ptr, problem.cost, problem.usage, problem.interval, problem.edge,
+                             problem.edge_cost)  # fmt: skip
+        data["problem"]["usage_limit"] = 10**30
+        best = min(oracle(data).values())
+        condensed = condense(*draft_of(free))
+        if condensed.compact.num_nodes == 0 or best > 10**17:
+            continue
+        dual = Dual(condensed.compact)
+        dual.lower_to(best - condensed.offset)
+        for _ in range(60):
+            dual.step()
+        assert dual.certify().bound + condensed.offset == best, seed
+
+
+def test_solver_and_bound_of_the_objective_agree_with_the_oracle():
+    """`po.solve` finds the best of small problems and `po.bound` never passes it; where there is none both say so."""
+    found = 0
+    for seed in range(300, 330):
+        problem, data = draw(seed)
+        feasible = oracle(data)
+        if not feasible:
+            result = po.solve(problem, evaluations=500)
+            assert result.solution is None
+            assert objective_of(problem).impossible(problem) or result.message
+            continue
+        result = po.solve(problem, evaluations=1500)
+        best = min(feasible.values())
+        assert result.lower_bound <= best <= result.value
+        found += result.value == best
+        assert po.bound(problem, seconds=0.05).value <= best
+        assert objective_of(problem).value(problem, ShardingSolution(min(feasible, key=feasible.get)))[0] == best
+    assert found >= 20
+
+
+@pytest.mark.skipif(not DATA.exists(), reason=f"no instances at {DATA}; set PLACEOPT_DATA")
+def test_an_instance_of_the_contest_is_bounded():
+    """On instance G two seconds of the Lagrangian bound pass ten times the independent one, and hold."""
+    problem = po.load(DATA / "asplos-2025-iopddl-G.json.gz")
+    report = po.bound(problem, seconds=2.0, upper=217039)
+    assert 5 * report.bounds["independent"] < report.bounds["lagrangian"] <= 217039
