@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placeopt.instances.clusters import cluster_names, make_cluster
+from placeopt.instances.clusters import EXAMPLE, cluster_names, make_cluster
 from placeopt.model.cost_model import lower
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNSUPPORTED, OpGraph
@@ -28,6 +28,9 @@ def test_every_preset_can_be_made():
         ("cpu+4xP100", 5, 2),
         ("uniform:7", 7, 1),
         ("V100", 1, 1),
+        ("2xA100+2xV100", 4, 3),
+        ("2x2xA100+4xL4+4xT4", 12, 4),
+        ("8xMI300X", 8, 1),
     ],
 )
 def test_names_give_devices_and_link_classes(name, devices, classes):
@@ -46,6 +49,35 @@ def test_contention_options():
     host = make_cluster("2x4xA100?contention=host").channel
     assert (host[:4, :4] == -1).all()
     assert len(set(host[:4, 4:].ravel())) == 1
+
+
+def test_hosts_of_unlike_devices():
+    """Each part is a host of its own, with its own link; Ethernet between."""
+    cluster = make_cluster("2xA100+2xV100")
+    assert [d.kind for d in cluster.devices] == ["A100", "A100", "V100", "V100"]
+    names = [[cluster.links[c].name for c in row] for row in cluster.link_class]
+    assert names[0][1:] == ["nvlink-A100", "ethernet", "ethernet"]
+    assert names[3][:3] == ["ethernet", "ethernet", "nvlink-V100"]
+
+
+def test_links_shared_as_in_hardware():
+    """A port per device into a switch, one root per host for PCI Express, one network card per host."""
+    channel = make_cluster("2xA100+3xL4?contention=hardware").channel
+    assert channel[0, 1] != channel[1, 0]  # each A100 has its port
+    assert channel[2, 3] == channel[4, 2] == channel[3, 4]  # the L4 share a root
+    assert channel[0, 2] == channel[1, 4] != channel[2, 0] == channel[3, 1]  # the cards of the two hosts
+    kinds = {int(channel[0, 1]), int(channel[1, 0]), int(channel[2, 3]), int(channel[0, 2]), int(channel[2, 0])}
+    assert len(kinds) == 5
+
+
+def test_the_example_is_a_cluster(tmp_path):
+    """What `placeopt clusters --example` prints can be read as it is."""
+    (tmp_path / "lab.toml").write_text(EXAMPLE)
+    cluster = make_cluster(str(tmp_path / "lab.toml"))
+    assert [d.name for d in cluster.devices] == ["A100-0", "A100-1", "board", "host"]
+    assert (cluster.devices[0].memory, cluster.devices[2].family) == (80 * 2**30, "accelerator")
+    assert cluster.links[cluster.link_class[0, 1]].name == "nvlink"
+    assert cluster.links[cluster.link_class[0, 3]].name == "pcie"
 
 
 def test_options_change_devices():

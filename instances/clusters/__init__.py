@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from placeopt.instances.clusters.parse import cluster_names, make_cluster
+from placeopt.instances.clusters.toml_file import EXAMPLE
 
-__all__ = ["cluster_names", "make_cluster"]
+__all__ = ["EXAMPLE", "cluster_names", "make_cluster"]

@@ -1,8 +1,9 @@
 """Make a cluster from its name or from a TOML file.
 
-Names are `KIND`, `NxKIND` (NVLink), `NxKIND-pcie`, `HxNxKIND` (H hosts over Ethernet), `cpu+gpu`, `cpu+NxKIND`,
-`edge` and `uniform:N`, each with options after a question mark: `contention=none|pair|source|host`,
-`precision=fp32|tf32|fp16`, `memory=GIB`, `efficiency=FRACTION`.
+Names are `KIND`, `NxKIND` (the links that such devices have: NVLink, Infinity Fabric, PCI Express), `NxKIND-pcie`,
+`HxNxKIND` (H hosts over Ethernet), several of them joined by `+` (hosts of unlike devices: `2xA100+2xV100`), `cpu+gpu`,
+`cpu+NxKIND`, `edge` and `uniform:N`, each with options after a question mark:
+`contention=none|pair|source|host|hardware`, `precision=fp32|tf32|fp16`, `memory=GIB`, `efficiency=FRACTION`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,16 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from placeopt.instances.clusters.presets import DEVICES, GIB, LINKS, MAX_DEVICES, PCIE_OF, PRESETS, TENSOR_CORE_PEAKS
+from placeopt.instances.clusters.presets import (
+    DEVICES,
+    GIB,
+    LINK_OF,
+    LINKS,
+    MAX_DEVICES,
+    PCIE_OF,
+    PRESETS,
+    TENSOR_CORE_PEAKS,
+)
 from placeopt.instances.clusters.toml_file import read_cluster
 from placeopt.model.cluster import CONTENTION, Cluster, Device, contention_matrix
 from placeopt.model.errors import InputError, did_you_mean, nearest
@@ -24,6 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+_HOSTS = re.compile(r"(?:([0-9]+)x)?(?:([0-9]+)x)?([A-Za-z]\w*)(-pcie)?")
+"""Hosts of like devices: their number, devices per host, the kind, and whether they are joined by PCI Express."""
 
 OPTIONS = ("contention", "precision", "memory", "efficiency")
 
@@ -68,14 +81,22 @@ def _by_name(name: str) -> Cluster:
         first, second = DEVICES[pair[0]], DEVICES[pair[1]]
         names = ("cpu", "gpu") if name == "cpu+gpu" else ("cpu", "accelerator")
         return _one_host([replace(first, name=names[0]), replace(second, name=names[1])], pair[2])
-    if match := re.fullmatch(r"(?:([0-9]+)x)?(?:([0-9]+)x)?([A-Za-z]\w*)(-pcie)?", name):
-        hosts, per_host = (match[1], match[2]) if match[2] else ("1", match[1] or "1")
-        kind = _gpu(match[3], name)
-        link = PCIE_OF[kind] if match[4] else f"nvlink-{kind}"
-        return _hosts(_count(hosts, name), _count(per_host, name), kind, link)
+    if match := _HOSTS.fullmatch(name):
+        return _hosts(*_part(match, name))
     if match := re.fullmatch(r"cpu\+(?:([0-9]+)x)?([A-Za-z]\w*)", name):
         return _cpu_and_gpus(_count(match[1] or "1", name), _gpu(match[2], name))
+    parts = name.split("+")
+    matches = [match for part in parts if (match := _HOSTS.fullmatch(part))]
+    if 1 < len(parts) == len(matches):
+        return _mixed([_part(match, name) for match in matches], name)
     raise _unknown(name)
+
+
+def _part(match: re.Match[str], name: str) -> tuple[int, int, str, str]:
+    """Return (hosts, devices per host, kind, link inside a host) of one part of a name."""
+    hosts, per_host = (match[1], match[2]) if match[2] else ("1", match[1] or "1")
+    kind = _gpu(match[3], name)
+    return _count(hosts, name), _count(per_host, name), kind, PCIE_OF[kind] if match[4] else LINK_OF[kind]
 
 
 def _gpu(kind: str, name: str) -> str:
@@ -118,12 +139,32 @@ def _hosts(hosts: int, per_host: int, kind: str, link: str) -> Cluster:
     return Cluster("", tuple(devices), (LINKS[link], LINKS["ethernet"]), link_class, contention_matrix(k, "none"))
 
 
+def _mixed(parts: list[tuple[int, int, str, str]], name: str) -> Cluster:
+    """Return hosts of unlike devices, joined by Ethernet."""
+    links = [LINKS["ethernet"]]
+    devices: list[Device] = []
+    host_of, link_of = [], []
+    for hosts, per_host, kind, link in parts:
+        if len(devices) + hosts * per_host > MAX_DEVICES:
+            raise InputError(f"cluster '{name}': expected at most {MAX_DEVICES} devices")
+        if LINKS[link] not in links:
+            links.append(LINKS[link])
+        for _ in range(hosts):
+            host = host_of[-1] + 1 if host_of else 0
+            devices += [replace(DEVICES[kind], name=f"host{host}/gpu{i}") for i in range(per_host)]
+            host_of += [host] * per_host
+            link_of += [links.index(LINKS[link])] * per_host
+    host_at = np.array(host_of)
+    link_class = np.where(host_at[:, None] == host_at[None, :], np.array(link_of)[:, None], 0).astype(np.int64)
+    return Cluster("", tuple(devices), tuple(links), link_class, contention_matrix(len(devices), "none"))
+
+
 def _cpu_and_gpus(count: int, kind: str) -> Cluster:
     devices = [replace(DEVICES["cpu"], name="cpu"), *(replace(DEVICES[kind], name=f"gpu{i}") for i in range(count))]
     k = len(devices)
     link_class = np.ones((k, k), dtype=np.int64)
     link_class[0, :] = link_class[:, 0] = 0
-    links = (LINKS[PCIE_OF[kind]], LINKS[f"nvlink-{kind}"])
+    links = (LINKS[PCIE_OF[kind]], LINKS[LINK_OF[kind]])
     return Cluster("", tuple(devices), links, link_class, contention_matrix(k, "none"))
 
 
@@ -144,11 +185,13 @@ def _with_options(cluster: Cluster, options: dict[str, str], text: str) -> Clust
         wanted = options["contention"]
         if wanted == "host":
             channel = _host_channels(cluster)
+        elif wanted == "hardware":
+            channel = _hardware_channels(cluster)
         elif wanted in CONTENTION:
             channel = contention_matrix(len(devices), wanted)
         else:
             raise InputError(
-                f"cluster '{text}': contention must be one of {', '.join(CONTENTION)}, host; received '{wanted}'"
+                f"cluster '{text}': contention must be one of {', '.join(CONTENTION)}, host, hardware; received '{wanted}'"
             )
     return replace(cluster, devices=tuple(devices), channel=channel)
 
@@ -159,6 +202,26 @@ def _host_channels(cluster: Cluster) -> NDArray[np.int64]:
     host = np.array([hosts.setdefault(d.name.rpartition("/")[0], len(hosts)) for d in cluster.devices])
     outside = host[:, None] != host[None, :]
     return np.where(outside, host[:, None], -1).astype(np.int64)
+
+
+SHARED = ("pcie", "usb")
+"""Links, by the beginning of their names, that all devices of a host share."""
+
+
+def _hardware_channels(cluster: Cluster) -> NDArray[np.int64]:
+    """Share links as the hardware does.
+
+    A device sends one transfer at a time into its switch (NVLink, Infinity Fabric, ICI); what crosses PCI Express or USB
+    shares the root of its host; what leaves a host shares its network card.
+    """
+    k = cluster.num_devices
+    outside = _host_channels(cluster)
+    hosts = {name: i for i, name in enumerate(dict.fromkeys(d.name.rpartition("/")[0] for d in cluster.devices))}
+    host = np.array([hosts[d.name.rpartition("/")[0]] for d in cluster.devices])
+    shared = np.array([link.name.startswith(SHARED) for link in cluster.links])[cluster.link_class]
+    port = np.arange(k)[:, None] + 2 * len(hosts)
+    inside = np.where(shared, host[:, None] + len(hosts), port)
+    return np.where(outside >= 0, outside, inside).astype(np.int64)
 
 
 def _at_precision(device: Device, precision: str, text: str) -> Device:

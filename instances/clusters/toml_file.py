@@ -1,36 +1,6 @@
 """Read a cluster from a TOML file.
 
-Example::
-
-    name = "lab"
-    contention = "source"
-
-    [[devices]]
-    kind = "A100"          # a preset as the base; any field below overrides it
-    count = 2
-    memory_gib = 80
-
-    [[devices]]
-    name = "host"
-    kind = "cpu"
-
-    [[links]]
-    name = "nvlink"
-    latency = 5e-6         # seconds
-    bandwidth = 300e9      # bytes per second
-
-    [[links]]
-    name = "pcie"
-    latency = 1e-5
-    bandwidth = 25e9
-
-    [[connections]]        # later lines win; both directions unless one_way = true
-    between = ["*", "*"]
-    link = "pcie"
-
-    [[connections]]
-    between = ["A100-*", "A100-*"]
-    link = "nvlink"
+`EXAMPLE` is one, with every kind of entry; `placeopt clusters --example` prints it.
 """
 
 from __future__ import annotations
@@ -50,6 +20,48 @@ from placeopt.model.files import read_toml
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+EXAMPLE = """\
+# A cluster: devices, links, and which link joins which devices. Use it by --cluster FILE or po.load(..., cluster=FILE).
+name = "lab"
+contention = "source"      # none, pair (one transfer at a time per pair of devices), source (per sender)
+
+[[devices]]
+kind = "A100"              # a ready-made kind as the base; any field below overrides it
+count = 2                  # named A100-0, A100-1
+memory_gib = 80
+
+[[devices]]
+name = "board"             # a kind of its own
+kind = "my-accelerator"
+family = "accelerator"     # gpu, cpu or accelerator
+peak_flops = 4e12          # per second, as large kernels reach it
+memory_bandwidth = 25e9    # bytes per second
+memory_gib = 8
+launch_overhead = 1e-5     # seconds that every op costs at least
+
+[[devices]]
+name = "host"
+kind = "cpu"
+
+[[links]]
+name = "nvlink"
+latency = 5e-6             # seconds
+bandwidth = 300e9          # bytes per second, one direction
+
+[[links]]
+name = "pcie"
+latency = 1e-5
+bandwidth = 25e9
+
+[[connections]]            # later entries win; both directions unless one_way = true
+between = ["*", "*"]
+link = "pcie"
+
+[[connections]]
+between = ["A100-*", "A100-*"]
+link = "nvlink"
+"""
 
 MAX_COVER = 64
 """How often the connections may cover all pairs of devices."""

@@ -87,10 +87,16 @@ def _explain(spec: SolverSpec, *, json: bool) -> None:
     say(view)
 
 
-def clusters_command(json: common.Json = False) -> None:
-    """List ready-made clusters. Example: `placeopt clusters`."""
-    from placeopt.instances.clusters import cluster_names, make_cluster
+def clusters_command(
+    example: Annotated[bool, typer.Option("--example", help="Print a cluster file to start from.")] = False,
+    json: common.Json = False,
+) -> None:
+    """List ready-made clusters. Examples: `placeopt clusters`, `placeopt clusters --example > lab.toml`."""
+    from placeopt.instances.clusters import EXAMPLE, cluster_names, make_cluster
 
+    if example:
+        print(EXAMPLE, end="")
+        return
     names = cluster_names()
     if json:
         rows = []
@@ -110,6 +116,7 @@ def clusters_command(json: common.Json = False) -> None:
         view.add_row(name, str(make_cluster(name).num_devices), words)
     common.console().print(view)
     common.console().print(
-        "\nAlso NxKIND, NxKIND-pcie, HxNxKIND, cpu+NxKIND, uniform:N and FILE.toml, each with "
-        "?contention=none|pair|source|host&precision=fp32|tf32|fp16&memory=GIB&efficiency=FRACTION"
+        "\nAlso NxKIND, NxKIND-pcie, HxNxKIND, parts joined by +, cpu+NxKIND, uniform:N and FILE.toml "
+        "('placeopt clusters --example' prints one), each with "
+        "?contention=none|pair|source|host|hardware&precision=fp32|tf32|fp16&memory=GIB&efficiency=FRACTION"
     )
