@@ -143,7 +143,8 @@ def _mixed(parts: list[tuple[int, int, str, str]], name: str) -> Cluster:
     """Return hosts of unlike devices, joined by Ethernet."""
     links = [LINKS["ethernet"]]
     devices: list[Device] = []
-    host_of, link_of = [], []
+    host_of: list[int] = []
+    link_of: list[int] = []
     for hosts, per_host, kind, link in parts:
         if len(devices) + hosts * per_host > MAX_DEVICES:
             raise InputError(f"cluster '{name}': expected at most {MAX_DEVICES} devices")
