@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from placeopt.model.compiled import entry, inlined, inner, uncounted
 from placeopt.model.objective import INFEASIBLE
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ DEADLOCK = -1
 
 _NEVER = np.iinfo(np.int64).max
 
-TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE = range(5)
+TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE = np.arange(5)
 """Entries of `Workspace.counter`: touched devices, active channels, running transfers, requests so far, ops completed."""
 
 
@@ -50,10 +50,10 @@ class Workspace(NamedTuple):
     offset: NDArray[np.int64]  # (k + 1,) region of each device in the heaps
     size: NDArray[np.int64]  # (k,) entries in the ready heap
     heap_key: NDArray[np.int64]  # (n,)
-    heap_op: NDArray[np.uint32]  # (n,)
+    heap_op: NDArray[np.int64]  # (n,)
     later_size: NDArray[np.int64]  # (k,) entries in the heap of ops that become ready later
     later_key: NDArray[np.int64]  # (n,)
-    later_op: NDArray[np.uint32]  # (n,)
+    later_op: NDArray[np.int64]  # (n,)
     running: NDArray[np.int64]  # (k,) op or -1
     next_time: NDArray[np.int64]  # (k,) time of the device's next event
     touched: NDArray[np.int64]  # (k,) devices that may start an op now
@@ -89,7 +89,7 @@ class Workspace(NamedTuple):
     load: NDArray[np.int64]  # (k,) bytes
 
 
-@njit(cache=True, nogil=True)
+@inner
 def make_workspace(arrays: ProblemArrays) -> Workspace:
     """Allocate the scratch memory of one thread."""
     n, k = arrays.compute.shape
@@ -108,10 +108,10 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
         offset=np.empty(k + 1, i64),
         size=np.empty(k, i64),
         heap_key=np.empty(n, i64),
-        heap_op=np.empty(n, np.uint32),
+        heap_op=np.empty(n, i64),
         later_size=np.empty(k, i64),
         later_key=np.empty(n, i64),
-        later_op=np.empty(n, np.uint32),
+        later_op=np.empty(n, i64),
         running=np.empty(k, i64),
         next_time=np.empty(k, i64),
         touched=np.empty(k, i64),
@@ -148,7 +148,7 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
 # --- heaps ---------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _push(key: NDArray[np.int64], item: NDArray[np.int64], base: int, size: int, new_key: int, new_item: int) -> None:
     """Insert (new_key, new_item) into the heap at key[base:base + size], ordered by (key, item)."""
     at = size
@@ -164,7 +164,7 @@ def _push(key: NDArray[np.int64], item: NDArray[np.int64], base: int, size: int,
     item[base + at] = new_item
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _pop(key: NDArray[np.int64], item: NDArray[np.int64], base: int, size: int) -> None:
     """Remove the smallest of the heap at key[base:base + size]; the caller has read it already."""
     last = size - 1
@@ -191,7 +191,7 @@ def _pop(key: NDArray[np.int64], item: NDArray[np.int64], base: int, size: int) 
     item[base + at] = last_item
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _earlier(
     key: NDArray[np.int64], tensor: NDArray[np.int64], destination: NDArray[np.int64], a: int, b: int
 ) -> bool:
@@ -203,7 +203,7 @@ def _earlier(
     return destination[a] < destination[b]
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _merge(
     key: NDArray[np.int64], tensor: NDArray[np.int64], destination: NDArray[np.int64], left: NDArray[np.int64],
     right: NDArray[np.int64], a: int, b: int,
@@ -232,7 +232,7 @@ def _merge(
 # --- queues --------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _add(members: NDArray[np.int64], inside: NDArray[np.bool_], count: NDArray[np.int64], which: int, x: int) -> None:
     """Put x into a set: the touched devices or the active channels, which look for something to start now."""
     if not inside[x]:
@@ -241,7 +241,7 @@ def _add(members: NDArray[np.int64], inside: NDArray[np.bool_], count: NDArray[n
         count[which] += 1
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) -> None:
     """One input of op v is available on its device d from `arrival` on; the last one puts v into its queue."""
     w.pending[v] -= 1
@@ -259,7 +259,7 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
     """Prepare the workspace: nothing has run, ops without inputs are queued."""
     n, k = arrays.compute.shape
@@ -296,15 +296,17 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
 
-@njit(cache=True, nogil=True)
+@uncounted
 def _order_ops(arrays: ProblemArrays, w: Workspace) -> None:
     """Sort every device's ops by rank, for planned execution."""
     n, k = arrays.compute.shape
     for d in range(k):
         w.plan_ptr[d] = w.offset[d]
-    order = np.argsort(w.rank, kind="mergesort")
-    for i in range(n):
-        op = order[i]
+    for op in range(n):
+        _push(w.later_key, w.later_op, 0, op, w.rank[op], op)
+    for left in range(n, 0, -1):
+        op = w.later_op[0]
+        _pop(w.later_key, w.later_op, 0, left)
         d = w.device[op]
         w.heap_op[w.plan_ptr[d]] = op
         w.plan_ptr[d] += 1
@@ -312,7 +314,7 @@ def _order_ops(arrays: ProblemArrays, w: Workspace) -> None:
         w.plan_ptr[d] = w.offset[d]
 
 
-@njit(cache=True, nogil=True)
+@uncounted
 def _order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
     """Number every channel's requests and sort them by rank, for planned execution."""
     k, m = arrays.compute.shape[1], arrays.producer.shape[0]
@@ -343,9 +345,11 @@ def _order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
     for c in range(arrays.num_channels):
         w.lane_ptr[c + 1] += w.lane_ptr[c]
         w.lane_at[c] = w.lane_ptr[c]
-    by_rank = np.argsort(w.request_key[:count], kind="mergesort")
-    for i in range(count):
-        r = by_rank[i]
+    for r in range(count):  # no request has begun: its times are free to hold the heap
+        _push(w.request_start, w.request_finish, 0, r, w.request_key[r], r)
+    for left in range(count, 0, -1):
+        r = w.request_finish[0]
+        _pop(w.request_start, w.request_finish, 0, left)
         c = arrays.channel[w.device[arrays.producer[w.request_tensor[r]]], w.request_destination[r]]
         w.lane[w.lane_at[c]] = r
         w.lane_at[c] += 1
@@ -358,7 +362,7 @@ def _order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
 # --- the simulation ------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _next_transfer(w: Workspace, mode: int, c: int) -> np.int64:
     """Take the next request of channel c, -1 if it has none that may start."""
     r = np.int64(-1)
@@ -376,7 +380,7 @@ def _next_transfer(w: Workspace, mode: int, c: int) -> np.int64:
     return r
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) -> bool:
     """Step 2: idle channels start one transfer each; return whether one takes no time."""
     instant = False
@@ -402,7 +406,7 @@ def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) 
     return instant
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _next_op(w: Workspace, mode: int, d: int, time: int) -> np.int64:
     """Take the next op of device d; -1 if none may start now, then `next_time` says when to look again."""
     base = w.offset[d]
@@ -435,7 +439,7 @@ def _next_op(w: Workspace, mode: int, d: int, time: int) -> np.int64:
     return op
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _start_ops(w: Workspace, mode: int, time: int) -> bool:
     """Step 3: idle devices start one op each; return whether one takes no time.
 
@@ -461,7 +465,7 @@ def _start_ops(w: Workspace, mode: int, time: int) -> bool:
     return instant
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _advance(w: Workspace, k: int) -> tuple[int, int, int]:
     """Step 4: return the time of the next event and the range of devices that it may concern."""
     soonest = _NEVER
@@ -482,7 +486,7 @@ def _advance(w: Workspace, k: int) -> tuple[int, int, int]:
     return soonest, 0, k if together > 0 else 0
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _complete_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) -> None:
     """Step 1 for transfers: free their channels; their tensor is available to its readers there."""
     while w.counter[EVENTS] > 0 and w.event_key[0] == time:
@@ -500,7 +504,7 @@ def _complete_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: in
                 _arrive(w, mode, v, d, time, time)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _request(arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source: int, spots: int, time: int) -> None:
     """Queue the transfers of a tensor to the first `spots` destinations in `w.spots`."""
     for i in range(spots):
@@ -526,7 +530,7 @@ def _request(arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source
         _add(w.active, w.is_active, w.counter, ACTIVE, c)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _complete_op(arrays: ProblemArrays, w: Workspace, mode: int, u: int, source: int, time: int) -> None:
     """Step 1 for one op: its outputs arrive at its own device, travel, or ask for a channel."""
     spots = 0
@@ -558,7 +562,7 @@ def _complete_op(arrays: ProblemArrays, w: Workspace, mode: int, u: int, source:
             spots = 0
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _complete_ops(arrays: ProblemArrays, w: Workspace, mode: int, time: int, begin: int, end: int) -> None:
     """Step 1 for the ops on devices begin..end, and wake devices whose next op is ready now."""
     for source in range(begin, end):
@@ -573,7 +577,7 @@ def _complete_ops(arrays: ProblemArrays, w: Workspace, mode: int, time: int, beg
             _complete_op(arrays, w, mode, u, source, time)
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[int, int]:
     """Execute the placement in `w`; fill `w.start` and `w.finish`; return (makespan, number of contended requests).
 
@@ -581,7 +585,7 @@ def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[int, int]:
     order cannot be executed.
     """
     n, k = arrays.compute.shape
-    time = 0
+    time = np.int64(0)
     while True:
         instant = False
         if w.counter[ACTIVE] > 0:
@@ -603,7 +607,20 @@ def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[int, int]:
 # --- memory and constraints ----------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@inner
+def _sorted(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices of `values` by value, ties by index."""
+    count = len(values)
+    key, item, order = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    for i in range(count):
+        _push(key, item, 0, i, values[i], i)
+    for i in range(count):
+        order[i] = item[0]
+        _pop(key, item, 0, count - i)
+    return order
+
+
+@inner
 def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return (pointer of num_tensors + 1, request): the contended transfers of each tensor."""
     first = np.zeros(num_tensors + 1, np.int64)
@@ -619,7 +636,7 @@ def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> t
     return first, request
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _lives(
     arrays: ProblemArrays, w: Workspace, num_requests: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -662,7 +679,7 @@ def _lives(
     return begin[:count], end[:count], where[:count], size[:count]
 
 
-@njit(cache=True, nogil=True)
+@uncounted
 def execute(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[int, int]:
     """Prepare the workspace and simulate the placement in it."""
     _reset(arrays, w, mode)
@@ -673,7 +690,7 @@ def execute(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[int, int]:
     return simulate(arrays, w, mode)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> NDArray[np.int64]:
     """Return the largest number of bytes on each device over the schedule in `w`, shape (k,).
 
@@ -686,8 +703,7 @@ def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> NDArr
     for op in range(n):
         now[w.device[op]] += arrays.resident[op]
     peak = now.copy()
-    by_begin = np.argsort(begin, kind="mergesort")
-    by_end = np.argsort(end, kind="mergesort")
+    by_begin, by_end = _sorted(begin), _sorted(end)
     j = 0
     for i in range(len(begin)):
         x = by_begin[i]
@@ -703,7 +719,7 @@ def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> NDArr
     return peak
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _allowed(arrays: ProblemArrays, w: Workspace) -> bool:
     """Whether the placement in `w` satisfies compatibility, colocation and static capacity."""
     n, k = arrays.compute.shape
@@ -728,35 +744,43 @@ def _allowed(arrays: ProblemArrays, w: Workspace) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@inner
+def _too_full(arrays: ProblemArrays, w: Workspace, num_requests: int) -> bool:
+    """Whether some device ever holds more than its capacity in the schedule in `w`."""
+    peak = peak_memory(arrays, w, num_requests)
+    for d in range(len(peak)):
+        if peak[d] > arrays.capacity[d]:
+            return True
+    return False
+
+
+@uncounted
+def _load(w: Workspace, devices: NDArray[np.int32], ranks: NDArray[np.int64], row: int) -> None:
+    """Copy one row of placements into the workspace; one row of ranks for all is copied once."""
+    for op in range(devices.shape[1]):
+        w.device[op] = devices[row, op]
+    if ranks.shape[0] > row:
+        for op in range(devices.shape[1]):
+            w.rank[op] = ranks[row, op]
+
+
+@entry
 def batch(arrays: ProblemArrays, devices: NDArray[np.int32], ranks: NDArray[np.int64], mode: int, out: NDArray[np.int64]) -> None:
     """Makespan of every row of `devices` into `out`; INFEASIBLE where a constraint is broken.
 
     `ranks` has no row (mode FIFO), one row for all placements, or one row each.
     """
     w = make_workspace(arrays)
-    n, k = arrays.compute.shape
-    for b in range(devices.shape[0]):
-        for op in range(n):
-            w.device[op] = devices[b, op]
-        if ranks.shape[0] > b:  # one row for all is copied once
-            for op in range(n):
-                w.rank[op] = ranks[b, op]
-        if not _allowed(arrays, w):
-            out[b] = INFEASIBLE
-            continue
-        makespan, requests = execute(arrays, w, mode)
-        if makespan == DEADLOCK:
-            makespan = INFEASIBLE
-        elif arrays.peak_memory:
-            peak = peak_memory(arrays, w, requests)
-            for d in range(k):
-                if peak[d] > arrays.capacity[d]:
-                    makespan = INFEASIBLE
-        out[b] = makespan
+    for row in range(devices.shape[0]):
+        out[row] = INFEASIBLE
+        _load(w, devices, ranks, row)
+        if _allowed(arrays, w):
+            makespan, requests = execute(arrays, w, mode)
+            if makespan != DEADLOCK and not (arrays.peak_memory and _too_full(arrays, w, requests)):
+                out[row] = makespan
 
 
-@njit(cache=True, nogil=True)
+@entry
 def single(
     arrays: ProblemArrays, device: NDArray[np.int64], rank: NDArray[np.int64], mode: int
 ) -> tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -1,0 +1,22 @@
+"""The three ways in which a kernel is compiled; most of a first run's time is spent on what they leave out.
+
+A function that Python calls needs an entry that takes its arguments apart, and every caller compiles what it calls once
+more. So kernels that only kernels call have no such entry, and pieces of a hot loop are copied into it by the
+compiler's last stage (LLVM), not before: each is then analysed once, however often it is used.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+entry = njit(cache=True, nogil=True)
+"""A kernel that Python calls."""
+
+inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""A kernel that only kernels call."""
+
+uncounted = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
+"""The same where it makes no array and returns none: no references to its arguments are counted."""
+
+inlined = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)
+"""A piece of a hot loop, which becomes a part of its caller; it makes no array and returns none."""
