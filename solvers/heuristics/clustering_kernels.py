@@ -9,7 +9,8 @@ import heapq
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from placeopt.model.compiled import entry, inlined, inner, uncounted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +47,7 @@ class OpEdges(NamedTuple):
     work: Floats  # (num_ops,)
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def _root(parent: Ints, unit: int) -> int:
     while parent[unit] != unit:
         parent[unit] = parent[parent[unit]]
@@ -54,7 +55,7 @@ def _root(parent: Ints, unit: int) -> int:
     return unit
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _numbered(parent: Ints) -> Ints:
     """Cluster of each unit, numbered from 0 by first unit."""
     cluster = np.full(len(parent), -1, np.int64)
@@ -68,7 +69,7 @@ def _numbered(parent: Ints) -> Ints:
     return cluster
 
 
-@njit(cache=True, nogil=True)
+@uncounted
 def _mergeable(graph: UnitGraph, work: Floats, size: Ints, a: int, b: int) -> bool:
     """Whether some device can hold both clusters."""
     for device in range(len(graph.capacity)):
@@ -78,7 +79,7 @@ def _mergeable(graph: UnitGraph, work: Floats, size: Ints, a: int, b: int) -> bo
     return False
 
 
-@njit(cache=True, nogil=True)
+@entry
 def zero_edges(graph: UnitGraph, num_edges: int, cap: float) -> Ints:
     """Merge the ends of the first `num_edges` edges while a cluster's mean work stays at most `cap`.
 
@@ -102,7 +103,7 @@ def zero_edges(graph: UnitGraph, num_edges: int, cap: float) -> Ints:
     return _numbered(parent)
 
 
-@njit(cache=True, nogil=True)
+@uncounted
 def _parallel_time(edges: OpEdges, cluster: Ints, start: Floats, open_at: Floats, best: float) -> float:
     """Makespan of a clustering with one device per cluster, ops in the order of `edges`.
 
@@ -127,7 +128,7 @@ def _parallel_time(edges: OpEdges, cluster: Ints, start: Floats, open_at: Floats
     return longest
 
 
-@njit(cache=True, nogil=True)
+@entry
 def internalise(graph: UnitGraph, unit: Ints, edges: OpEdges) -> Ints:
     """Sarkar's internalisation: zero an edge whenever the parallel time does not grow; cluster of each unit."""
     num_units = len(graph.bytes)
@@ -154,7 +155,7 @@ def internalise(graph: UnitGraph, unit: Ints, edges: OpEdges) -> Ints:
     return _numbered(parent)
 
 
-@njit(cache=True, nogil=True)
+@uncounted
 def _choose(
     graph: UnitGraph, work: Floats, size: int, load: Floats, free: Ints, near: Floats, limit: float
 ) -> int:
@@ -179,7 +180,7 @@ def _choose(
     return best
 
 
-@njit(cache=True, nogil=True)
+@uncounted
 def _add_nearness(graph: UnitGraph, device_of: Ints, unit: int, near: Floats) -> None:
     """Add to near[device] what `unit` exchanges with the units placed there."""
     for e in range(graph.near_ptr[unit], graph.near_ptr[unit + 1]):
@@ -187,7 +188,7 @@ def _add_nearness(graph: UnitGraph, device_of: Ints, unit: int, near: Floats) ->
             near[device_of[graph.near_unit[e]]] += graph.near_cost[e]
 
 
-@njit(cache=True, nogil=True)
+@entry
 def map_in_order(
     graph: UnitGraph, members: Ints, pointer: Ints, sequence: Ints, limit: float
 ) -> tuple[Ints, bool]:
@@ -238,7 +239,7 @@ class Clusters(NamedTuple):
     dominant: Ints  # (num_ops,) predecessor that attains it, -1 for none
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _join(edges: OpEdges, state: Clusters, kept: int, op: int, target: int, commit: int) -> tuple[float, int]:
     """Earliest start of `op` behind cluster `target`, and how many predecessors must follow it there.
 
@@ -277,7 +278,7 @@ def _join(edges: OpEdges, state: Clusters, kept: int, op: int, target: int, comm
     return best, pulls
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _b_levels(edges: OpEdges) -> Floats:
     """Longest path from the start of each op to the end of the graph."""
     level = np.zeros(len(edges.order))
@@ -289,7 +290,7 @@ def _b_levels(edges: OpEdges) -> Floats:
     return level
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _home(edges: OpEdges, state: Clusters, kept: int, op: int) -> tuple[int, float]:
     """Cluster that `op` joins (-1 for one of its own) and its start; predecessors that follow are moved."""
     begin = state.arrival[op]
@@ -303,7 +304,7 @@ def _home(edges: OpEdges, state: Clusters, kept: int, op: int) -> tuple[int, flo
     return target, best
 
 
-@njit(cache=True, nogil=True)
+@entry
 def dominant_sequence_clusters(edges: OpEdges) -> tuple[Ints, Floats]:
     """DSC: cluster and start of each op, on an unbounded number of devices.
 

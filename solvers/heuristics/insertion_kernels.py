@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from placeopt.model.compiled import entry, inlined, inner, uncounted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 FAR = 2**62
 """A time later than every schedule ends."""
 
-NONE = -1
+NONE = np.int64(-1)
+"""No op, device or gap; typed, for a plain number is a type of its own to numba, and its takers are compiled once more."""
 
 
 class ListSchedule(NamedTuple):
@@ -47,7 +49,7 @@ class ListSchedule(NamedTuple):
 # --- shared by the schedulers ----------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
     """Return (device of each unit or -1, free bytes of each device) with the pinned units charged."""
     home = pinned.copy()
@@ -58,7 +60,7 @@ def _reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
     return home, free
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
     """Whether `unit` is on `device` or may still go there."""
     if home[unit] >= 0:
@@ -66,7 +68,7 @@ def _fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
     return bool(units.allowed[unit, device] and units.bytes[unit] <= free[device])
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _roomiest(units: Units, free: Ints, unit: int) -> int:
     """Device for a unit that fits nowhere: the compatible one with the most bytes left; repaired later."""
     best = -1
@@ -76,7 +78,7 @@ def _roomiest(units: Units, free: Ints, unit: int) -> int:
     return best
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@inlined
 def _settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> None:
     """Reserve the whole of `unit` on `device` at its first member."""
     if home[unit] < 0:
@@ -84,7 +86,7 @@ def _settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> Non
         free[device] -= units.bytes[unit]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, ready: Ints) -> None:
     """Write the time at which all inputs of `op` are on each device, transfers never waiting for each other."""
     ready[:] = 0
@@ -101,7 +103,7 @@ def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: 
 # --- list scheduling in a given order (HEFT, CPOP, PEFT) ---------------------------------------------------
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _latest_last(graph: GraphArrays, finish: Ints, op: int, entries: Ints) -> int:
     """Write the in-edges of `op` to `entries` by finish of the producer; return how many there are."""
     count = 0
@@ -115,6 +117,10 @@ def _latest_last(graph: GraphArrays, finish: Ints, op: int, entries: Ints) -> in
     return count
 
 
+TRY, KEEP = np.array([False, True])
+"""Whether transfers stay on their channels."""
+
+
 class Queues(NamedTuple):
     """Transfers queued on channels so far."""
 
@@ -124,7 +130,7 @@ class Queues(NamedTuple):
     entries: Ints  # in-edges of the op at hand, by finish of the producer
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _empty_queues(graph: GraphArrays, costs: CostArrays, contention: bool) -> Queues:
     channels = costs.channel.max() + 1 if contention else 0
     arrived = np.full((len(costs.transfer), len(costs.channel)) if contention else (0, len(costs.channel)), -1, np.int64)
@@ -132,9 +138,9 @@ def _empty_queues(graph: GraphArrays, costs: CostArrays, contention: bool) -> Qu
     return Queues(arrived, np.zeros(channels, np.int64), np.zeros(channels, np.int64), np.zeros(most, np.int64))
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _data_ready_on_channels(
-    graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, queues: Queues, count: int, device: int, commit: bool
+    graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, queues: Queues, count: int, device: int, commit: np.bool_
 ) -> int:
     """Time at which all inputs are on `device` when each is appended to the queue of its channel.
 
@@ -188,18 +194,19 @@ class Timeline(NamedTuple):
     gaps: Ints  # (1,) number of gap records in use
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _empty_timeline(n: int, k: int) -> Timeline:
     timeline = Timeline(
         np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1, np.int64), np.full(n, -1, np.int64),
         np.full(k, -1, np.int64), np.full((n + k, 5), -1, np.int64), np.arange(k), np.zeros(1, np.int64),
     )  # fmt: skip
-    timeline.gap[:k, GAP_START], timeline.gap[:k, GAP_END] = 0, FAR
+    for d in range(k):
+        timeline.gap[d, GAP_START], timeline.gap[d, GAP_END] = 0, FAR
     timeline.gaps[0] = k
     return timeline
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) -> tuple[int, int]:
     """Earliest start >= `ready` at which the device is idle for `duration`, and the gap it is in.
 
@@ -207,7 +214,7 @@ def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) ->
     that starts no later than `ready`. An op that takes no time also fits where two ops meet: the gap is -1 then.
     """
     gap = timeline.last_gap[device]
-    best, best_gap = np.int64(FAR), np.int64(NONE)
+    best, best_gap = np.int64(FAR), NONE
     while gap >= 0:
         begin = max(ready, timeline.gap[gap, GAP_START])
         if begin + duration <= timeline.gap[gap, GAP_END]:
@@ -223,11 +230,11 @@ def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) ->
         if op >= 0 and timeline.start[op] < ready:
             begin = max(ready, timeline.finish[op])
         if begin < best:
-            best, best_gap = begin, np.int64(NONE)
+            best, best_gap = begin, NONE
     return best, best_gap
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _insert(timeline: Timeline, device: int, op: int, begin: int, duration: int, gap: int) -> None:
     """Put `op` into `gap` of the device, or (gap -1) between two ops that meet at `begin`."""
     end = begin + duration
@@ -286,7 +293,7 @@ class Partial(NamedTuple):
     queues: Queues
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _schedule_ops(
     graph: GraphArrays, costs: CostArrays, units: Units, sequence: Ints, bias: Floats, partial: Partial, insertion: bool,
     contention: bool,
@@ -296,12 +303,12 @@ def _schedule_ops(
     finish, biased, overflow = timeline.finish, len(bias) > 0, False
     for op in sequence:
         unit = units.unit[op]
-        count = 0
+        count = np.int64(0)
         if contention:
             count = _latest_last(graph, finish, op, queues.entries)
         else:
             _data_ready(graph, costs, device_of, finish, op, partial.ready)
-        best_device, best_start, best_gap = -1, np.int64(FAR), np.int64(NONE)
+        best_device, best_start, best_gap = NONE, np.int64(FAR), NONE
         best_score, best_finish = np.inf, np.int64(FAR)
         forced = -1
         while best_device < 0:
@@ -310,7 +317,7 @@ def _schedule_ops(
                     continue
                 duration, ready = costs.compute[op, device], partial.ready[device]
                 if contention:
-                    ready = _data_ready_on_channels(graph, costs, device_of, finish, queues, count, device, False)
+                    ready = _data_ready_on_channels(graph, costs, device_of, finish, queues, count, device, TRY)
                 if not biased and ready + duration >= best_finish:
                     continue  # it cannot end earlier than the best device
                 if insertion:
@@ -328,13 +335,13 @@ def _schedule_ops(
                 forced = _roomiest(units, free, unit)
         _settle(units, home, free, unit, best_device)
         if contention:
-            _data_ready_on_channels(graph, costs, device_of, finish, queues, count, best_device, True)
+            _data_ready_on_channels(graph, costs, device_of, finish, queues, count, best_device, KEEP)
         device_of[op] = best_device
         _insert(timeline, best_device, op, best_start, best_finish - best_start, best_gap)
     return overflow
 
 
-@njit(cache=True, nogil=True)
+@entry
 def schedule_in_order(
     graph: GraphArrays, costs: CostArrays, units: Units, sequence: Ints, bias: Floats, pinned: Ints, insertion: bool,
     contention: bool,

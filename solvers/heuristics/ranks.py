@@ -9,7 +9,8 @@ import heapq
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
+
+from placeopt.model.compiled import entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-@njit(cache=True, nogil=True)
+@entry
 def upward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> tuple[Floats, Ints]:
     """Longest path from the start of each op to the end of the graph (b-level), and the next op on it.
 
@@ -41,7 +42,7 @@ def upward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> tuple[Floats
     return rank, following
 
 
-@njit(cache=True, nogil=True)
+@entry
 def clustered_rank(graph: GraphArrays, work: Floats, delay: Floats, cluster: Ints) -> Floats:
     """b-levels when transfers inside a cluster take no time."""
     n = len(work)
@@ -57,7 +58,7 @@ def clustered_rank(graph: GraphArrays, work: Floats, delay: Floats, cluster: Int
     return rank
 
 
-@njit(cache=True, nogil=True)
+@entry
 def placed_rank(graph: GraphArrays, costs: CostArrays, device_of: Ints) -> Floats:
     """b-levels of a given assignment: its own compute times, transfers only between different devices."""
     n = len(device_of)
@@ -75,7 +76,7 @@ def placed_rank(graph: GraphArrays, costs: CostArrays, device_of: Ints) -> Float
     return rank
 
 
-@njit(cache=True, nogil=True)
+@entry
 def downward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> Floats:
     """Longest path from a source to the start of each op (t-level)."""
     n = len(work)
@@ -88,7 +89,7 @@ def downward_rank(graph: GraphArrays, work: Floats, delay: Floats) -> Floats:
     return rank
 
 
-@njit(cache=True, nogil=True)
+@entry
 def optimistic_cost(graph: GraphArrays, costs: CostArrays, delay: Floats) -> Floats:
     """Optimistic cost table of PEFT, shape (num_ops, num_devices).
 
@@ -115,7 +116,7 @@ def optimistic_cost(graph: GraphArrays, costs: CostArrays, delay: Floats) -> Flo
     return table
 
 
-@njit(cache=True, nogil=True)
+@entry
 def priority_list(graph: GraphArrays, position: Ints) -> Ints:
     """Order ops topologically, always taking the ready op with the smallest `position`."""
     n = len(position)

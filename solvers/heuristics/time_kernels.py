@@ -12,8 +12,8 @@ import heapq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from placeopt.model.compiled import entry, inlined, inner, uncounted
 from placeopt.solvers.heuristics.insertion_kernels import FAR, ListSchedule
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # --- shared by the schedulers ----------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
     """Return (device of each unit or -1, free bytes of each device) with the pinned units charged."""
     home = pinned.copy()
@@ -38,7 +38,7 @@ def _reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
     return home, free
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
     """Whether `unit` is on `device` or may still go there."""
     if home[unit] >= 0:
@@ -46,7 +46,7 @@ def _fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
     return bool(units.allowed[unit, device] and units.bytes[unit] <= free[device])
 
 
-@njit(cache=True, nogil=True)
+@uncounted
 def _roomiest(units: Units, free: Ints, unit: int) -> int:
     """Device for a unit that fits nowhere: the compatible one with the most bytes left; repaired later."""
     best = -1
@@ -56,7 +56,7 @@ def _roomiest(units: Units, free: Ints, unit: int) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@inlined
 def _settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> None:
     """Reserve the whole of `unit` on `device` at its first member."""
     if home[unit] < 0:
@@ -64,7 +64,7 @@ def _settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> Non
         free[device] -= units.bytes[unit]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inlined
 def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, device: int) -> int:
     """Time at which all inputs of `op` are on `device`, transfers never waiting for each other."""
     ready = np.int64(0)
@@ -80,7 +80,7 @@ def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: 
 # --- list scheduling by time (ETF, m-ETF) ------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _earliest_pair(
     units: Units, home: Ints, free: Ints, unscheduled: Any, open_at: Ints, pending: Any, available: Any
 ) -> tuple[int, int, int]:
@@ -115,7 +115,7 @@ def _earliest_pair(
     return best_op, best_device, best_start
 
 
-@njit(cache=True, nogil=True)
+@entry
 def schedule_by_time(graph: GraphArrays, costs: CostArrays, units: Units, position: Ints, pinned: Ints) -> ListSchedule:
     """Earliest task first: of all ready ops and devices start the pair that can start earliest.
 
@@ -179,7 +179,7 @@ class Favourites(NamedTuple):
     latest: Ints  # (num_ops,) data is on every device from here on
 
 
-@njit(cache=True, nogil=True)
+@uncounted
 def _earliest_wakeful_pair(
     graph: GraphArrays, costs: CostArrays, units: Units, home: Ints, free: Ints, state: Favourites, ready: Ints, position: Ints
 ) -> tuple[int, int, int]:
@@ -200,7 +200,7 @@ def _earliest_wakeful_pair(
     return best_slot, best_device, best_start
 
 
-@njit(cache=True, nogil=True)
+@uncounted
 def _slowest_way(graph: GraphArrays, costs: CostArrays, op: int, child: int, device: int) -> int:
     """Longest time of a tensor from `op` on `device` to `child` on another device."""
     slowest = np.int64(0)
@@ -212,7 +212,7 @@ def _slowest_way(graph: GraphArrays, costs: CostArrays, op: int, child: int, dev
     return slowest
 
 
-@njit(cache=True, nogil=True)
+@entry
 def schedule_with_favourites(
     graph: GraphArrays, costs: CostArrays, units: Units, position: Ints, favourite: Ints, pinned: Ints
 ) -> ListSchedule:
@@ -271,7 +271,7 @@ def schedule_with_favourites(
 # --- critical path with random ties (Doppler) --------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@entry
 def schedule_earliest_start(
     graph: GraphArrays, costs: CostArrays, units: Units, sequence: Ints, turn: Ints, pinned: Ints
 ) -> ListSchedule:
