@@ -12,11 +12,14 @@ from numba import njit
 entry = njit(cache=True, nogil=True)
 """A kernel that Python calls."""
 
+uncounted_entry = njit(cache=True, nogil=True, _nrt=False)
+"""The same where it makes no array and returns none: no references to its arguments are counted."""
+
 inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """A kernel that only kernels call."""
 
 uncounted = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
-"""The same where it makes no array and returns none: no references to its arguments are counted."""
+"""The same where it makes no array and returns none."""
 
 inlined = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False, forceinline=True)
 """A piece of a hot loop, which becomes a part of its caller; it makes no array and returns none."""

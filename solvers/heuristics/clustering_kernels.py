@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
+NONE = np.int64(-1)
+"""No device; typed, for a plain number is a type of its own to numba, and a kernel that takes it is compiled once more."""
+
+
 class UnitGraph(NamedTuple):
     """Units (ops that share a device anyway) and the transfer times between them."""
 
@@ -297,7 +301,7 @@ def _home(edges: OpEdges, state: Clusters, kept: int, op: int) -> tuple[int, flo
     if state.dominant[op] < 0 or state.cluster[state.dominant[op]] == kept:
         return -1, begin
     target = state.cluster[state.dominant[op]]
-    best, pulls = _join(edges, state, kept, op, target, -1)
+    best, pulls = _join(edges, state, kept, op, target, NONE)
     if best >= begin:
         return -1, begin
     _join(edges, state, kept, op, target, pulls)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from placeopt.model.compiled import entry, uncounted
 from placeopt.model.random_bits import below, uniform
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 RANK_GAP = 1024
 """Distance between neighbouring ranks, so that an op can be put between two others."""
-
-# Without reference counting: counting every array of a record at each call takes longer than the work.
-_inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
 
 
 class Candidate(NamedTuple):
@@ -35,7 +32,7 @@ class Candidate(NamedTuple):
     seen: NDArray[np.bool_]  # (num_ops,)
 
 
-@_inner
+@uncounted
 def _neighbour(g, s, op):
     """Return a random op that shares a tensor with `op`, -1 if there is none."""
     ins, outs = g.predecessors, g.successors
@@ -47,7 +44,7 @@ def _neighbour(g, s, op):
     return ins.op[first + pick] if pick < count else outs.op[outs.pointer[op] + pick - count]
 
 
-@_inner
+@uncounted
 def _count_bytes(g, home, used):
     """Count the bytes on every device."""
     for d in range(used.shape[0]):
@@ -56,7 +53,7 @@ def _count_bytes(g, home, used):
         used[home[unit]] += g.units.bytes[unit]
 
 
-@_inner
+@uncounted
 def _try(g, home, used, unit, d):
     """Move a unit to device d if it may run there and fits; return whether it moved."""
     old = home[unit]
@@ -68,7 +65,7 @@ def _try(g, home, used, unit, d):
     return True
 
 
-@_inner
+@uncounted
 def _weight_between(g, op, other):
     """Return the ticks of the last tensor that two ops share, incoming ones last."""
     weight = 0
@@ -80,7 +77,7 @@ def _weight_between(g, op, other):
     return weight
 
 
-@_inner
+@uncounted
 def _spread(g, c, op, d, room, together):
     """Move a connected cluster of up to `room` ops around `op` to device d; return the number of units moved."""
     home, queue, seen = c.home, c.queue, c.seen
@@ -114,7 +111,7 @@ def _spread(g, c, op, d, room, together):
     return moved
 
 
-@_inner
+@uncounted
 def _exchange(g, c, unit, other):
     """Let two units change places if both may and fit; return whether they did."""
     origin, to = c.home[unit], c.home[other]
@@ -130,7 +127,7 @@ def _exchange(g, c, unit, other):
     return True
 
 
-@_inner
+@uncounted
 def _rank_beside(g, c, rank, op):
     """Put an op right before or behind another one in rank, one of its own device if it is met soon."""
     s, n = c.random, len(c.seen)
@@ -142,7 +139,7 @@ def _rank_beside(g, c, rank, op):
     rank[op] = rank[other] + (1 if uniform(s) < 0.5 else -1)
 
 
-@_inner
+@uncounted
 def _move(g, c, op, pick):
     """Move the unit of `op`, alone, in exchange or with a cluster, as `pick` in [0, 1) says; return whether it moved."""
     s, n, k = c.random, len(c.seen), len(c.used)
@@ -160,7 +157,7 @@ def _move(g, c, op, pick):
     return _spread(g, c, op, d, room, pick < 0.85) > 0
 
 
-@njit(cache=True, nogil=True)
+@entry
 def mutate(g, homes, ranks, states, strength):
     """Change each row in place by `strength` random moves of units, or of ranks where `ranks` has columns.
 
@@ -192,7 +189,7 @@ def mutate(g, homes, ranks, states, strength):
                     break
 
 
-@njit(cache=True, nogil=True)
+@entry
 def fit(g, homes, states):
     """Move units off overfull devices, in place and at random; return which rows fit in the end."""
     k = g.compute.shape[1]
@@ -217,7 +214,7 @@ def fit(g, homes, states):
     return good
 
 
-@njit(cache=True, nogil=True)
+@entry
 def sample(labels, cumulative, states, out):
     """Draw the device of every group from its distribution, for every row.
 
@@ -247,7 +244,7 @@ def sample(labels, cumulative, states, out):
     return drawn
 
 
-@njit(cache=True, nogil=True)
+@entry
 def frequencies(drawn, k):
     """Share of the rows that put each group on each device, shape (num_groups, num_devices)."""
     rows, groups = drawn.shape
@@ -258,7 +255,7 @@ def frequencies(drawn, k):
     return table
 
 
-@njit(cache=True, nogil=True)
+@entry
 def surrogate_gradient(logits, old, drawn, advantage, clip, entropy_weight):
     """Gradient of the clipped surrogate plus entropy at `logits`, shape (num_groups, num_devices).
 

@@ -21,10 +21,14 @@ from __future__ import annotations
 # Kernels take NamedTuples of arrays, described where those are defined.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 import numpy as np
-from numba import njit
 
+from placeopt.model.compiled import uncounted, uncounted_entry
 from placeopt.model.random_bits import below, uniform
 from placeopt.solvers.search.walk_state import NEVER
+
+# Typed, for a plain number is a type of its own to numba, and a kernel that takes it is compiled once more.
+NONE, START, UNLIMITED = np.array([0, 0, NEVER])
+"""An empty proposal, the first place in the sequence, no limit on the makespan."""
 
 REJECTED = -1
 """Value of a decoding that was given up because the limit is passed."""
@@ -37,14 +41,11 @@ REASSIGN, JOIN, SWAP, CLUSTER, GATHER, EXCHANGE, WINDOW, CRITICAL, REORDER, OVER
 METROPOLIS, THRESHOLD, RECORD = range(3)
 """Rules of acceptance; see `cooling`."""
 
-_inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-"""For kernels that only kernels call: without an entry from Python they compile in half the time."""
-
 
 # --- decoding --------------------------------------------------------------------------------------------
 
 
-@_inner
+@uncounted
 def _update_tails(g, w, last):
     """Longest path from the start of each op to the end, for the ops at positions `last` and before."""
     for i in range(last, -1, -1):
@@ -60,7 +61,7 @@ def _update_tails(g, w, last):
         w.new_tail[op] = longest + g.compute[op, source]
 
 
-@_inner
+@uncounted
 def decode(g, w, first, limit):
     """Schedule the ops from position `first` on; return the makespan, REJECTED once it must exceed `limit`.
 
@@ -112,14 +113,16 @@ def decode(g, w, first, limit):
     return makespan
 
 
-@_inner
+@uncounted
 def _adopt(g, w, first, value):
     """Make the schedule just decoded the current one."""
-    for i in range(first, w.sequence.shape[0]):
+    n = w.sequence.shape[0]
+    for i in range(first, n):
         op = w.sequence[i]
         w.start[op] = w.new_start[op]
         w.finish[op] = w.new_finish[op]
-    w.tail[:] = w.new_tail
+    for op in range(n):
+        w.tail[op] = w.new_tail[op]
     for d in range(w.held.shape[0]):
         w.held[d] = w.new_held[d]
         previous = -1
@@ -131,11 +134,12 @@ def _adopt(g, w, first, value):
     w.value[0] = value
     if value < w.value[1]:
         w.value[1] = value
-        w.best_device[:] = w.device
-        w.best_sequence[:] = w.sequence
+        for i in range(n):
+            w.best_device[i] = w.device[i]
+            w.best_sequence[i] = w.sequence[i]
 
 
-@njit(cache=True, nogil=True)
+@uncounted_entry
 def settle(g, w):
     """Evaluate the current placement from scratch and derive everything from it."""
     n, k = g.compute.shape
@@ -152,13 +156,13 @@ def settle(g, w):
         w.unit_mark[unit] = 0
     w.stamp[0] = 0
     _update_tails(g, w, n - 1)
-    _adopt(g, w, 0, decode(g, w, 0, NEVER))
+    _adopt(g, w, START, decode(g, w, START, UNLIMITED))
 
 
 # --- moves -----------------------------------------------------------------------------------------------
 
 
-@_inner
+@uncounted
 def _add(g, w, count, unit, d):
     """Append "unit goes to d" to the proposal, unless it is there, or d cannot run it; return the new count."""
     if w.unit_mark[unit] == w.stamp[0] or w.home[unit] == d or not g.units.allowed[unit, d]:
@@ -169,7 +173,7 @@ def _add(g, w, count, unit, d):
     return count + 1
 
 
-@_inner
+@uncounted
 def _neighbour(g, w, op):
     """Return a random op that shares a tensor with `op`, -1 if there is none."""
     ins, outs = g.predecessors, g.successors
@@ -181,7 +185,7 @@ def _neighbour(g, w, op):
     return ins.op[first + pick] if pick < count else outs.op[outs.pointer[op] + pick - count]
 
 
-@_inner
+@uncounted
 def _grow(g, w, count, op, together, room, d):
     """Add to the proposal a connected cluster around `op`, which goes to device d; return the new count.
 
@@ -224,20 +228,20 @@ def _grow(g, w, count, op, together, room, d):
     return count
 
 
-@_inner
+@uncounted
 def _room(g, w):
     """Return a cluster size, log-uniform between 2 and twice a device's share of the ops."""
     n, k = g.compute.shape
     return int(2.0 * np.exp(uniform(w.random) * np.log(max(1.5, n / k))))
 
 
-@_inner
+@uncounted
 def _other_device(g, w, d):
     """Return a random device that is not d (k > 1)."""
     return (d + 1 + below(w.random, g.compute.shape[1] - 1)) % g.compute.shape[1]
 
 
-@_inner
+@uncounted
 def _shift(w, op, to):
     """Put `op` at position `to` of the sequence; those between move by one."""
     at = w.position[op]
@@ -250,7 +254,7 @@ def _shift(w, op, to):
     w.position[op] = to
 
 
-@_inner
+@uncounted
 def _clip(g, w, op, to):
     """Return the position nearest to `to` where `op` comes after its producers and before its consumers."""
     low, high = 0, w.device.shape[0] - 1
@@ -261,7 +265,7 @@ def _clip(g, w, op, to):
     return min(max(to, low), high)
 
 
-@_inner
+@uncounted
 def _critical(g, w):
     """Choose a step of the critical path; return (reader, source, whether data binds them), -1 for none.
 
@@ -302,7 +306,7 @@ def _critical(g, w):
     return chosen, source, by_data
 
 
-@_inner
+@uncounted
 def _window(g, w):
     """Propose that two devices swap what they start within a window of time (often: from some time on)."""
     n, k = g.compute.shape
@@ -310,7 +314,7 @@ def _window(g, w):
     last = NEVER if uniform(w.random) < 0.5 else w.start[below(w.random, n)]
     a = below(w.random, k)
     b = _other_device(g, w, a)
-    count = 0
+    count = NONE
     for unit in range(w.home.shape[0]):
         moment = w.start[g.units.member[g.units.member_ptr[unit]]]
         if first <= moment <= last:
@@ -321,7 +325,7 @@ def _window(g, w):
     return count
 
 
-@_inner
+@uncounted
 def _overtake(g, w, op):
     """Return (op to shift, its position): an op ahead of the one just before it on its device, or the other behind."""
     for _ in range(8):
@@ -336,7 +340,7 @@ def _overtake(g, w, op):
     return previous, w.position[op]
 
 
-@_inner
+@uncounted
 def _choose_cluster(g, w, move, op):
     """Return (op at the centre, device it goes to, ops to visit, whether only its device's, op that goes back or -1)."""
     n, d = g.compute.shape[0], w.device[op]
@@ -362,7 +366,7 @@ def _choose_cluster(g, w, move, op):
     return op, to, room, together, back
 
 
-@_inner
+@uncounted
 def _propose(g, w, move):
     """Fill the proposal with a random move of a kind; return (units that move, op to shift or -1, its position)."""
     n, k = g.compute.shape
@@ -399,7 +403,7 @@ def _propose(g, w, move):
         seed, to, room, together, back = _choose_cluster(g, w, move, op)
     if shifted >= 0:
         return 0, shifted, _clip(g, w, shifted, place)
-    count = 0
+    count = NONE
     for turn in range(2):
         if turn == 1:
             if back < 0 or count == 0:
@@ -409,7 +413,7 @@ def _propose(g, w, move):
     return count, -1, 0
 
 
-@_inner
+@uncounted
 def _move_units(g, w, count):
     """Exchange the devices of the proposal's units with `unit_to`; doing it twice undoes it."""
     for i in range(count):
@@ -426,7 +430,7 @@ def _move_units(g, w, count):
         w.unit_to[i] = old
 
 
-@_inner
+@uncounted
 def _extent(g, w, units):
     """First and last place in the sequence of the ops of the first `units` of `w.unit_list`."""
     first, last = g.compute.shape[0], -1
@@ -437,7 +441,7 @@ def _extent(g, w, units):
     return first, last
 
 
-@_inner
+@uncounted
 def _limit(acceptance, value, best, temperature, draw):
     """Return the largest value that a proposal may have; `cooling.limits` says the same of rows."""
     if temperature <= 0.0:
@@ -449,7 +453,7 @@ def _limit(acceptance, value, best, temperature, draw):
     return value + int(min(-temperature * np.log(draw + 1e-12), 1e17))
 
 
-@njit(cache=True, nogil=True)
+@uncounted_entry
 def anneal(g, w, leg, tally):
     """Walk one leg.
 
@@ -492,9 +496,8 @@ def anneal(g, w, leg, tally):
             _update_tails(g, w, last)
             value = decode(g, w, first, limit)
             if value == REJECTED:
-                w.new_start[:] = w.start
-                w.new_finish[:] = w.finish
-                w.new_tail[:] = w.tail
+                for i in range(w.device.shape[0]):
+                    w.new_start[i], w.new_finish[i], w.new_tail[i] = w.start[i], w.finish[i], w.tail[i]
         if value == REJECTED:
             if op >= 0:
                 _shift(w, op, at)

@@ -30,15 +30,16 @@ Jackson's preemptive schedule).
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
 
 from placeopt.makespan.bounds.relaxation import INFINITE
+from placeopt.model.arrays import frozen
+from placeopt.model.compiled import entry, uncounted, uncounted_entry
+from placeopt.model.heaps import argsort, pop, push
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,7 +105,8 @@ def communication_bound(heads: HeadsTails) -> int:
 def _run(relaxation: Relaxation, direction: Direction, window: int, end: float) -> NDArray[np.int64]:
     """Return the heads of one direction, in stretches between which the clock is read."""
     n = relaxation.num_ops
-    graph = Graph(*direction, relaxation.compute, relaxation.class_size, relaxation.min_compute)
+    arrays = (*direction, relaxation.compute, relaxation.class_size, relaxation.min_compute)
+    graph = Graph(*(frozen(array) for array in arrays))
     heads = np.full(relaxation.compute.shape, -1, dtype=np.int64)
     earliest, ends = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     steps = min(24, ENERGY_LIMIT // (n * max(1, window)))
@@ -130,49 +132,68 @@ class Graph(NamedTuple):
     fastest: NDArray[np.int64]  # (num_ops,)
 
 
-@numba.njit(cache=True, nogil=True)
-def jackson(count, release, length, tail, by_release):  # type: ignore[no-untyped-def]
+RELEASE, LENGTH, TAIL, ORDER, KEY, REST, PICKED, NEXT_KEY = np.arange(8)
+"""Rows of the jobs of a one-machine problem: three that describe them, three of scratch memory, two of the caller's."""
+
+JOB_ROWS = 6
+
+FALLING, RISING = np.array([1, -1])
+
+
+@uncounted_entry
+def jackson(count, jobs):  # type: ignore[no-untyped-def]
     """Value of Jackson's preemptive schedule of the first `count` jobs: the optimum of 1|pmtn, r, q|Cmax.
 
-    `by_release` is an int64 buffer of at least `count`.
+    `jobs` has JOB_ROWS rows.
     """
-    heap = [(np.int64(0), np.int64(0))]
-    heap.pop()
-    by_release[:count] = np.argsort(release[:count], kind="mergesort")
+    by_release, waiting, rest_of = jobs[ORDER], jobs[KEY], jobs[REST]
+    argsort(jobs[RELEASE], count, RISING, waiting, by_release)
     t = np.int64(0)
     best = np.int64(0)
-    at = 0
-    while at < count or len(heap) > 0:
-        if len(heap) == 0 and release[by_release[at]] > t:
-            t = release[by_release[at]]
-        while at < count and release[by_release[at]] <= t:
-            job = by_release[at]
-            heapq.heappush(heap, (-tail[job], length[job]))
+    at, size = np.int64(0), np.int64(0)
+    while at < count or size > 0:
+        if size == 0 and jobs[RELEASE, by_release[at]] > t:
+            t = jobs[RELEASE, by_release[at]]
+        while at < count and jobs[RELEASE, by_release[at]] <= t:
+            push(waiting, rest_of, 0, size, -jobs[TAIL, by_release[at]], jobs[LENGTH, by_release[at]])
+            size += 1
             at += 1
-        minus_tail, rest = heapq.heappop(heap)
-        if at < count and t + rest > release[by_release[at]]:
-            heapq.heappush(heap, (minus_tail, rest - (release[by_release[at]] - t)))
-            t = release[by_release[at]]
+        minus_tail, rest = waiting[0], rest_of[0]
+        if at < count and t + rest > jobs[RELEASE, by_release[at]]:
+            rest_of[0] = rest - (jobs[RELEASE, by_release[at]] - t)  # still the first: its rest is only smaller
+            t = jobs[RELEASE, by_release[at]]
         else:
+            pop(waiting, rest_of, 0, size)
+            size -= 1
             t += rest
             best = max(best, t - minus_tail)
     return best
 
 
-@numba.njit(cache=True, nogil=True)
-def _all_devices(ancestors, heads, fastest, d0, d1, num_devices, steps):  # type: ignore[no-untyped-def]
-    """Earliest start that the work of all ancestors allows: the second part of the module's proof."""
-    distinct = np.unique(heads)
-    by_delay = np.argsort(-d1[ancestors], kind="mergesort")
-    steps = min(steps, len(distinct))
+@uncounted
+def _all_devices(ancestors, count, fastest, d0, d1, num_devices, steps, jobs):  # type: ignore[no-untyped-def]
+    """Earliest start that the work of all ancestors allows: the second part of the module's proof.
+
+    jobs[RELEASE] has their earliest starts; the other rows are scratch memory here.
+    """
+    heads, distinct, delays, order = jobs[RELEASE], jobs[LENGTH], jobs[TAIL], jobs[ORDER]
+    argsort(heads, count, RISING, jobs[KEY], order)
+    size = 0
+    for i in range(count):
+        if size == 0 or heads[order[i]] > distinct[size - 1]:
+            distinct[size] = heads[order[i]]
+            size += 1
+        delays[i] = d1[ancestors[i]]
+    argsort(delays, count, FALLING, jobs[KEY], order)
+    steps = min(steps, size)
     best = np.int64(0)
     for step in range(steps):
-        a = distinct[step * (len(distinct) - 1) // max(1, steps - 1)]
+        a = distinct[step * (size - 1) // max(1, steps - 1)]
         work = np.int64(0)
         least = np.int64(INFINITE)
-        for i in by_delay:  # delays to other devices, longest first
-            u = ancestors[i]
-            if heads[i] < a:
+        for i in range(count):  # delays to other devices, longest first
+            u = ancestors[order[i]]
+            if heads[order[i]] < a:
                 continue
             work += fastest[u]
             least = min(least, d0[u])
@@ -186,7 +207,7 @@ def _all_devices(ancestors, heads, fastest, d0, d1, num_devices, steps):  # type
     return best
 
 
-@numba.njit(cache=True, nogil=True)
+@uncounted
 def _delays(graph, position, window, ends, mark, ancestors, d0, d1):  # type: ignore[no-untyped-def]
     """Fill d0 and d1 of the ancestors of the op at `position` within the window, the latest ancestor first.
 
@@ -228,11 +249,11 @@ def _delays(graph, position, window, ends, mark, ancestors, d0, d1):  # type: ig
     return count, base
 
 
-@numba.njit(cache=True, nogil=True)
+@uncounted
 def _keys(graph, c, ancestors, count, heads, d1, keys, floor):  # type: ignore[no-untyped-def]
     """Fill the keys of the ancestors if they are on another device than v, which is of class c; return the new floor."""
     num_classes = graph.compute.shape[1]
-    several = graph.class_size.sum() > 1
+    several = num_classes > 1 or graph.class_size[0] > 1
     for i in range(count):
         u = ancestors[i]
         elsewhere = np.int64(INFINITE)
@@ -248,65 +269,69 @@ def _keys(graph, c, ancestors, count, heads, d1, keys, floor):  # type: ignore[n
     return floor
 
 
-@numba.njit(cache=True, nogil=True)
-def _serial_or_paid(graph, c, ancestors, keys, picked, heads, d0, jobs):  # type: ignore[no-untyped-def]
-    """Return min over j of max(jackson(first j), key(j + 1)) for the picked ancestors."""
-    size = len(picked)
-    by_key = np.argsort(-keys[picked], kind="mergesort")
-    release, length, tail, buffer = jobs[0], jobs[1], jobs[2], jobs[3]
+@uncounted
+def _serial_or_paid(graph, c, ancestors, keys, size, heads, d0, jobs):  # type: ignore[no-untyped-def]
+    """Return min over j of max(jackson(first j), key(j + 1)) for the first `size` ancestors of jobs[PICKED]."""
+    picked, next_key = jobs[PICKED], jobs[NEXT_KEY]
     for i in range(size):
-        u = ancestors[picked[by_key[i]]]
-        release[i], length[i], tail[i] = heads[u, c], graph.compute[u, c], d0[u]
+        jobs[LENGTH, i] = keys[picked[i]]
+    argsort(jobs[LENGTH], size, FALLING, jobs[KEY], jobs[ORDER])
+    for i in range(size):
+        at = picked[jobs[ORDER, i]]
+        u = ancestors[at]
+        next_key[i] = keys[at]
+        jobs[RELEASE, i], jobs[LENGTH, i], jobs[TAIL, i] = heads[u, c], graph.compute[u, c], d0[u]
     # smallest j with jackson(first j) >= next key: the minimum is there or one before
-    low, high = 0, size
+    low, high = np.int64(0), size
     value = np.int64(-1)
     while low < high:
         middle = (low + high) // 2
-        serial = jackson(middle, release, length, tail, buffer)
-        if serial >= keys[picked[by_key[middle]]]:
+        serial = jackson(middle, jobs)
+        if serial >= next_key[middle]:
             high, value = middle, serial
         else:
             low = middle + 1
     if value < 0 or high == size:
-        value = jackson(low, release, length, tail, buffer)
+        value = jackson(low, jobs)
     if low > 0:
-        value = min(value, keys[picked[by_key[low - 1]]])
+        value = min(value, next_key[low - 1])
     return value
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def earliest_starts(graph, heads, earliest, ends, begin, end, window, steps):  # type: ignore[no-untyped-def]
     """Fill the heads of the ops at topological positions begin..end, one after the other, as in the module text.
 
     `earliest` and `ends` are the earliest start and end of every op before them, on any device.
     """
     n, num_classes = graph.compute.shape
-    num_devices = graph.class_size.sum()
-    mark = np.full(n, -1, dtype=np.int64)
-    d0, d1 = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    ancestors, keys, picked = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    jobs = np.empty((4, n), dtype=np.int64)
+    num_devices = np.int64(0)
+    for c in range(num_classes):
+        num_devices += graph.class_size[c]
+    d0, d1, mark = np.zeros(n, np.int64), np.zeros(n, np.int64), np.empty(n, np.int64)
+    ancestors, keys, jobs = np.empty(n, np.int64), np.empty(n, np.int64), np.empty((JOB_ROWS + 2, n), np.int64)
+    for v in range(n):
+        mark[v] = -1
     for position in range(begin, end):
         v = graph.order[position]
         count, base = _delays(graph, position, window, ends, mark, ancestors, d0, d1)
         if steps > 0 and count > 1:
             for i in range(count):
-                jobs[0, i] = earliest[ancestors[i]]
-            late = _all_devices(ancestors[:count], jobs[0, :count], graph.fastest, d0, d1, num_devices, steps)
-            base = max(base, late)
+                jobs[RELEASE, i] = earliest[ancestors[i]]
+            base = max(base, _all_devices(ancestors, count, graph.fastest, d0, d1, num_devices, steps, jobs))
         ends[v] = INFINITE
         earliest[v] = INFINITE
         for c in range(num_classes):
             if graph.compute[v, c] < 0:
                 continue
             floor = _keys(graph, c, ancestors, count, heads, d1, keys, base)
-            size = 0
+            size = np.int64(0)
             for i in range(count):
                 if keys[i] > floor and graph.compute[ancestors[i], c] >= 0:
-                    picked[size] = i
+                    jobs[PICKED, size] = i
                     size += 1
             if size > 0:
-                floor = max(floor, _serial_or_paid(graph, c, ancestors, keys, picked[:size], heads, d0, jobs))
+                floor = max(floor, _serial_or_paid(graph, c, ancestors, keys, size, heads, d0, jobs))
             heads[v, c] = floor
             earliest[v] = min(earliest[v], floor)
             ends[v] = min(ends[v], floor + graph.compute[v, c])

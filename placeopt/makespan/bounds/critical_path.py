@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
+
+from placeopt.model.compiled import entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +31,7 @@ def longest_before(relaxation: Relaxation, direction: Direction) -> NDArray[np.i
     return result
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _longest(order, ptr, op, free, fastest):  # type: ignore[no-untyped-def]
     before = np.zeros(len(order), dtype=np.int64)
     for v in order:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.communication import heads_tails, jackson
+from placeopt.makespan.bounds.communication import JOB_ROWS, LENGTH, RELEASE, TAIL, heads_tails, jackson
 from placeopt.makespan.bounds.energy import refutes as energy_refutes
 from placeopt.makespan.bounds.energy import search_horizon
 from placeopt.makespan.bounds.head_tail import fits
@@ -162,6 +162,6 @@ class Clusters:
         return self._one_machine(ops, head, tail) > self.horizon
 
     def _one_machine(self, ops: list[int], head: NDArray[np.int64], tail: NDArray[np.int64]) -> int:
-        at = np.array(ops, dtype=np.int64)
-        buffer = np.empty(len(ops), dtype=np.int64)
-        return int(jackson(len(ops), head[at], self.relaxation.min_compute[at], tail[at], buffer))
+        jobs = np.empty((JOB_ROWS, len(ops)), dtype=np.int64)
+        jobs[RELEASE], jobs[LENGTH], jobs[TAIL] = head[ops], self.relaxation.min_compute[ops], tail[ops]
+        return int(jackson(len(ops), jobs))

@@ -20,10 +20,10 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
 
 from placeopt.makespan.bounds.head_tail import weight_choices
+from placeopt.model.compiled import uncounted_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,10 +98,12 @@ def _sample(values: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return values[np.linspace(0, len(values) - 1, most).astype(np.int64)]
 
 
-@numba.njit(cache=True, nogil=True)
+@uncounted_entry
 def _overfull(head, tail, compute, weights, class_size, begins, ends, horizon):  # type: ignore[no-untyped-def]
     n, num_classes = compute.shape
-    width = (class_size * weights).sum()
+    width = np.int64(0)
+    for c in range(num_classes):
+        width += class_size[c] * weights[c]
     for begin in begins:
         for end in ends:
             if end <= begin:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numba
 import numpy as np
+
+from placeopt.model.compiled import entry, uncounted_entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,7 +69,7 @@ def class_energy(compute: NDArray[np.int64], weights: NDArray[np.int64]) -> NDAr
     return np.asarray(np.where(compute < 0, np.iinfo(np.int64).max, compute * weights[None, :]).min(axis=1))
 
 
-@numba.njit(cache=True, nogil=True)
+@uncounted_entry
 def _weighted(head, tail, energy, order, thresholds, width):  # type: ignore[no-untyped-def]
     best = np.int64(0)
     for a in thresholds:
@@ -80,7 +81,7 @@ def _weighted(head, tail, energy, order, thresholds, width):  # type: ignore[no-
     return best
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _smallest_ends(head, tail, fastest, order, thresholds, num_devices):  # type: ignore[no-untyped-def]
     best = np.int64(0)
     heads = np.empty(num_devices, dtype=np.int64)  # smallest heads in S, ascending

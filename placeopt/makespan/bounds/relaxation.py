@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import unique_columns, unique_rows
+from placeopt.model.arrays import frozen, unique_columns, unique_rows
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ INFINITE = 2**62
 
 
 class Direction(NamedTuple):
-    """The graph read forwards (in-edges of every op, in topological order) or backwards."""
+    """The graph read forwards (in-edges of every op, in topological order) or backwards; read-only, fit for kernels."""
 
     order: NDArray[np.int64]  # (num_ops,) every neighbour of `ptr/op` before the op itself
     ptr: NDArray[np.int64]  # (num_ops + 1,)
@@ -80,7 +80,7 @@ class Relaxation:
     def forwards(self) -> Direction:
         """In-edges in topological order."""
         ptr = np.searchsorted(self.target, np.arange(self.num_ops + 1)).astype(np.int64)
-        return Direction(self.problem.topological_order, ptr, self.source, self.free, self.pay)
+        return Direction(*map(frozen, (self.problem.topological_order, ptr, self.source, self.free, self.pay)))
 
     @cached_property
     def backwards(self) -> Direction:
@@ -88,7 +88,7 @@ class Relaxation:
         by = np.argsort(self.source, kind="stable")
         ptr = np.searchsorted(self.source[by], np.arange(self.num_ops + 1)).astype(np.int64)
         order = np.ascontiguousarray(self.problem.topological_order[::-1])
-        return Direction(order, ptr, self.target[by], self.free[by], self.pay[by])
+        return Direction(*map(frozen, (order, ptr, self.target[by], self.free[by], self.pay[by])))
 
     @cached_property
     def items(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
