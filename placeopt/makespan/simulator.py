@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FIFO, PRIORITY, PLANNED = 0, 1, 2
 MODES = {"fifo": FIFO, "priority": PRIORITY, "planned": PLANNED}
-DEADLOCK = -1
+DEADLOCK = np.int64(-1)
 """Makespan of a planned order that can never be executed."""
 
 _NEVER = np.iinfo(np.int64).max
@@ -578,7 +578,7 @@ def _complete_ops(arrays: ProblemArrays, w: Workspace, mode: int, time: int, beg
 
 
 @uncounted
-def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[int, int]:
+def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, np.int64]:
     """Execute the placement in `w`; fill `w.start` and `w.finish`; return (makespan, number of contended requests).
 
     `w.device` must be compatible with every op; `w.rank` is 0 in the mode FIFO. The makespan is DEADLOCK if a planned
@@ -680,7 +680,7 @@ def _lives(
 
 
 @uncounted
-def execute(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[int, int]:
+def execute(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, np.int64]:
     """Prepare the workspace and simulate the placement in it."""
     _reset(arrays, w, mode)
     if mode == PLANNED:
