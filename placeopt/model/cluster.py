@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -100,6 +101,10 @@ class Cluster:
             raise InputError(f"cluster '{self.name}': link_class must be in 0..{len(self.links) - 1}")
         if (self.channel < -1).any():
             raise InputError(f"cluster '{self.name}': channel ids must be >= 0, or -1 for no contention")
+
+    def __repr__(self) -> str:
+        kinds = Counter(device.kind for device in self.devices)
+        return f"<Cluster '{self.name}': {' + '.join(f'{count} {kind}' for kind, count in kinds.items())}>"
 
     @property
     def num_devices(self) -> int:

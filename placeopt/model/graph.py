@@ -124,6 +124,9 @@ class OpGraph:
             raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
         check_tensors(self.num_ops, self.producer, self.consumer_ptr, self.consumer, self.op_names)
 
+    def __repr__(self) -> str:
+        return f"<OpGraph '{self.name}': {self.num_ops} ops, {self.num_tensors} tensors, {self.num_edges} edges>"
+
     @property
     def num_ops(self) -> int:
         """Number of ops, n."""

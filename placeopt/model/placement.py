@@ -44,6 +44,10 @@ class Placement:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __repr__(self) -> str:
+        shown = np.array2string(self.device, threshold=24, edgeitems=8, max_line_width=200)
+        return f"Placement({shown}{'' if self.priority is None else ', with priorities'})"
+
     @classmethod
     def from_starts(cls, device: ArrayLike, start: ArrayLike, order: ArrayLike | None = None) -> Placement:
         """Return a placement whose ranks are the ops sorted by (start, position in `order`).

@@ -304,6 +304,12 @@ class PlacementProblem:
             return False
         return _same_up_to_renaming(self.channel[np.ix_(swap, swap)][off], self.channel[off])
 
+    def __repr__(self) -> str:
+        return (
+            f"<PlacementProblem '{self.name}': {self.num_ops} ops, {self.num_tensors} tensors on {self.num_devices} devices, "
+            f"{self.objective}, ticks of {self.tick_seconds:g} s>"
+        )
+
     @cached_property
     def hash(self) -> str:
         """SHA-256 of everything that decides the value of a placement, and of the names where ops or devices have any."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from placeopt.model.errors import InputError, SolverError
+from placeopt.model.objective import objective_of
 
 if TYPE_CHECKING:
     from placeopt.model.bound import BoundReport
 
 STATUSES = ("optimal", "feasible", "infeasible", "unknown")
-STOP_REASONS = ("proved", "time", "evaluations", "target", "interrupted", "converged")
+STOPPED_BY = {
+    "proved": "proved", "time": "out of time", "evaluations": "out of evaluations", "target": "target met",
+    "interrupted": "interrupted", "converged": "ended by itself",
+}  # fmt: skip
+STOP_REASONS = tuple(STOPPED_BY)
 
 SolutionT = TypeVar("SolutionT")
 
@@ -42,6 +48,7 @@ class Result(Generic[SolutionT]):
     message : one line a person should read (why infeasible, what was given up); usually empty.
     objective_name : what the value is: "makespan", "period", "latency", "blocking" or "measured".
     problem_hash : of the problem it solves, "" if unknown.
+    given : the problem itself, for pictures and tables; None where the result was read from a file.
     """
 
     problem: str
@@ -61,6 +68,7 @@ class Result(Generic[SolutionT]):
     objective_name: str = "makespan"
     problem_hash: str = ""
     trace: tuple[TracePoint, ...] = field(default=(), repr=False)
+    given: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -112,3 +120,60 @@ class Result(Generic[SolutionT]):
             status="optimal" if proved else self.status,
             stop_reason="proved" if proved and self.stop_reason == "converged" else self.stop_reason,
         )
+
+    def summary(self) -> dict[str, str]:
+        """Return what a person wants to know, in words; empty where there is nothing to say."""
+        found = self.value is not None
+        objective = None if self.given is None else objective_of(self.given)
+
+        def text(value: Any) -> str:
+            return f"{value} ticks" if objective is None else objective.text(self.given, value)
+
+        return {
+            "problem": self.problem,
+            "solver": self.solver,
+            self.objective_name: text(self.value) if found else "no solution",
+            "lower bound": f"{text(self.lower_bound)} ({self.bound_method})" if self.lower_bound else "",
+            "gap": f"{self.gap:.2%}" if self.gap is not None and self.lower_bound else "",
+            "status": f"{self.status}, {STOPPED_BY[self.stop_reason]} after {self.runtime:.3g} s",
+            "message": self.message,
+        }
+
+    def __repr__(self) -> str:
+        words = self.summary()
+        shown = ", ".join(f"{key} {words[key]}" for key in (self.objective_name, "lower bound", "gap") if words.get(key))
+        return f"<Result of '{self.solver}' on '{self.problem}': {shown}; {words['status']}>"
+
+    def _repr_html_(self) -> str:
+        return str(_view("result_html")(self))
+
+    def plot(self, problem: Any = None) -> Any:
+        """Return a matplotlib figure of the schedule, or of value and bound over time where there is none to draw.
+
+        Parameters
+        ----------
+        problem : needed only where the result was read from a file.
+
+        Raises
+        ------
+        InputError
+            If the problem is not known.
+        MissingExtraError
+            If matplotlib is not installed.
+        """
+        return _view("plot_result")(self, self._problem(problem))
+
+    def to_frame(self, problem: Any = None) -> Any:
+        """Return a pandas DataFrame with a row per op, or per block and micro-batch of a pipeline; see `plot`."""
+        return _view("result_frame")(self, self._problem(problem))
+
+    def _problem(self, problem: Any) -> Any:
+        known = problem if problem is not None else self.given
+        if known is None:
+            raise InputError(f"the result of '{self.solver}' was read from a file: give its problem '{self.problem}' too")
+        return known
+
+
+def _view(name: str) -> Any:
+    """Return a function of the room that draws, which stands above this one and is named, not imported."""
+    return getattr(importlib.import_module("placeopt.plotting.show"), name)

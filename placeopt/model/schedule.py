@@ -31,6 +31,9 @@ class Schedule:
         for key in ("transfer_tensor", "transfer_destination", "transfer_start", "transfer_finish"):
             object.__setattr__(self, key, int_array(getattr(self, key), (t,), key))
 
+    def __repr__(self) -> str:
+        return f"<Schedule: {len(self.device)} ops, {len(self.transfer_tensor)} transfers, makespan {self.makespan} ticks>"
+
     @property
     def makespan(self) -> int:
         """End of the last op in ticks."""

@@ -194,6 +194,7 @@ class Tracker(Generic[SolutionT]):
             objective_name=objective_name or str(getattr(self.problem, "objective", "")),
             problem_hash=str(getattr(self.problem, "hash", "")),
             trace=tuple(self.trace),
+            given=self.problem,
         )
 
     def _note(self) -> None:

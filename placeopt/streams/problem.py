@@ -237,6 +237,9 @@ class JobStreamProblem:
         work = float(self.jobs.arrays.sequential[self.model].astype(np.float64).sum())
         return work / (self.num_jobs * self.mean_gap * self.jobs.topology.num_servers)
 
+    def __repr__(self) -> str:
+        return f"<JobStreamProblem '{self.name}': {self.num_jobs} jobs on {self.jobs.topology.num_servers} servers>"
+
     @cached_property
     def hash(self) -> str:
         """Digest of the arrivals and of everything the completion times depend on."""

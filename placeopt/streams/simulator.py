@@ -147,6 +147,9 @@ class Episode:
     held: NDArray[np.int16]  # (J,) servers
     servers: NDArray[np.bool_]  # (J, S), or (0, S) unless recorded
 
+    def __repr__(self) -> str:
+        return f"<Episode of '{self.problem.name}': {self.blocked} of {self.problem.num_jobs} jobs blocked>"
+
     @property
     def blocked(self) -> int:
         """Number of blocked jobs."""
