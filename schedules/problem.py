@@ -264,6 +264,12 @@ class PipelineProblem:
         """Devices whose capacity could ever bind: less than all allocations of one block times its instances."""
         return frozen((self.capacity < UNLIMITED) & (self.memory != 0).any(axis=0))
 
+    def __repr__(self) -> str:
+        return (
+            f"<PipelineProblem '{self.name}': {self.num_blocks} blocks, {self.micro_batches} micro-batches on "
+            f"{self.num_devices} devices>"
+        )
+
     @cached_property
     def hash(self) -> str:
         """SHA-256 of everything that decides the value of a schedule (not of the names)."""

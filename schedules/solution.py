@@ -102,6 +102,9 @@ class PipelineSchedule:
         simple = makespan_bound(self.problem, len(start))
         object.__setattr__(self, "makespan_bound", max(self.makespan_bound, simple))
 
+    def __repr__(self) -> str:
+        return f"<PipelineSchedule of '{self.problem.name}': {self.micro_batches} micro-batches, {self.makespan} ticks>"
+
     @property
     def micro_batches(self) -> int:
         """Number of micro-batches, n."""
