@@ -94,7 +94,7 @@ class Grouping:
                                       ops.work.copy())  # fmt: skip
         kernel.join_colocated(self.classes, model.colocation)
         # a link is a (tensor, consumer): links that stop mattering as groups grow are dropped
-        self._link_tensor = np.repeat(np.arange(model.num_tensors), np.diff(model.consumer_ptr))
+        self._link_tensor = model.edge_tensor
         self._link_source = model.producer[self._link_tensor]
         self._link_target = model.consumer
         self.label = np.arange(n)

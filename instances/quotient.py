@@ -87,7 +87,7 @@ def _sum(values: NDArray[np.int64], label: NDArray[np.int64], count: int) -> NDA
 def _tensors(model: OpGraph | PlacementProblem, label: NDArray[np.int64]) -> tuple[NDArray[np.int64], dict[str, Any]]:
     """Return the tensors that some other group reads, and the coarse producer and consumer arrays."""
     count = int(label.max()) + 1
-    tensor = np.repeat(np.arange(model.num_tensors), np.diff(model.consumer_ptr))
+    tensor = model.edge_tensor
     target = label[model.consumer]
     outside = target != label[model.producer[tensor]]
     pairs = np.unique(tensor[outside] * count + target[outside])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InputError
-from placeopt.model.objective import Finished, time_text
+from placeopt.model.objective import Finished, PlainObjective, time_text
 from placeopt.schedules.bounds import period_bounds
 from placeopt.schedules.judge import makespan_of, makespan_of_pattern, pattern_violations, pipeline_violations
 from placeopt.schedules.memory_limits import memory_shortage
@@ -17,41 +17,22 @@ from placeopt.schedules.solution import PipelineSchedule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
-
     from placeopt.schedules.problem import PipelineProblem
 
 
-class PipelinePeriod:
+class PipelinePeriod(PlainObjective):
     """Ticks per micro-batch of the steady state (initiation interval); a Fraction where several share a pattern.
 
     The value of a schedule is the period of the pattern that it repeats, judged as an infinite schedule of its own. A
     schedule without a pattern repeats as a whole: its value is the longest time of a device from its first start to its
-    last end, per micro-batch. No average is taken for a period.
+    last end, per micro-batch. No average is taken for a period. That not one micro-batch fits into memory takes a search,
+    which solvers and `bounds` make.
     """
 
     name: ClassVar[str] = "period"
     kind: ClassVar[str] = "pipeline"
     default_solver: ClassVar[str] = "repetend"
     comparison: ClassVar[tuple[str, ...]] = ("repetend",)
-    ordered: ClassVar[bool] = False
-    prover: ClassVar[str] = ""
-    baseline: ClassVar[str] = ""
-    drawn: ClassVar[bool] = False
-
-    def default_queue(self, solution: PipelineSchedule) -> str:
-        """Return "": there is no choice of execution."""
-        return ""
-
-    def impossible(self, problem: PipelineProblem) -> str:
-        """Return "": that not one micro-batch fits into memory takes a search, which solvers and `bounds` make."""
-        return ""
-
-    def evaluate_batch(
-        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
-    ) -> NDArray[Any]:
-        """Refuse: a pipeline schedule is no row of devices."""
-        raise InputError(f"problem '{problem.name}' is a pipeline: its schedules are evaluated one by one")
 
     def value(
         self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None

@@ -213,8 +213,7 @@ class PipelineProblem:
         """Block indices, every predecessor before its successors."""
         target = np.repeat(np.arange(self.num_blocks), np.diff(self.pred_ptr))
         order = np.argsort(self.pred, kind="stable")
-        return frozen(topological_order(self.num_blocks, self.pred[order], np.arange(len(self.pred) + 1),
-                                        target[order], self.block_names))  # fmt: skip
+        return frozen(topological_order(self.num_blocks, self.pred[order], target[order], self.block_names))
 
     @cached_property
     def ancestors(self) -> tuple[set[int], ...]:

@@ -98,7 +98,7 @@ def write(graph: OpGraph) -> str:
     shift = 0 if entry else 1
     number = {op: i + shift for i, op in enumerate(order)}
     incoming: dict[int, dict[int, int]] = {number[op]: {} for op in order}
-    tensor = np.repeat(np.arange(graph.num_tensors), np.diff(graph.consumer_ptr))
+    tensor = graph.edge_tensor
     for t, v in zip(tensor.tolist(), graph.consumer.tolist(), strict=True):
         cost = max(0, int(graph.measured_transfer[t]))
         row, u = incoming[number[v]], number[int(graph.producer[t])]

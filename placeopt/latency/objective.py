@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.placement_objective import PlacementObjective
+from placeopt.model.placement_objective import SteadyObjective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-class Latency(PlacementObjective):
+class Latency(SteadyObjective):
     """The end of one sample where accelerators run convex slots, in ticks."""
 
     name: ClassVar[str] = "latency"
@@ -24,15 +24,7 @@ class Latency(PlacementObjective):
     comparison: ClassVar[tuple[str, ...]] = ("cp-sat",)
     ordered: ClassVar[bool] = True
     prover: ClassVar[str] = "cp-sat"
-    baseline: ClassVar[str] = ""
-    drawn: ClassVar[bool] = False
     bound_methods: ClassVar[tuple[str, ...]] = ("path", "flow")
-
-    def impossible(self, problem: PlacementProblem) -> str:
-        """Why no placement can be valid: memory, compatibility and colocation are those of the makespan."""
-        from placeopt.makespan.bounds.feasibility import infeasible_reason
-
-        return infeasible_reason(problem)
 
     def evaluate_batch(
         self, problem: PlacementProblem, devices: ArrayLike, priorities: ArrayLike | None = None, *,

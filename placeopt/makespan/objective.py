@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.errors import InfeasiblePlacementError
-from placeopt.model.objective import INFEASIBLE, Finished, time_text
+from placeopt.model.objective import INFEASIBLE, Finished
+from placeopt.model.placement_objective import PlacementObjective
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,11 +19,10 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-class Makespan:
+class Makespan(PlacementObjective):
     """End of the last op in ticks; ops and transfers run as docs/concepts.md says."""
 
     name: ClassVar[str] = "makespan"
-    kind: ClassVar[str] = "placement"
     default_solver: ClassVar[str] = "portfolio"
     comparison: ClassVar[tuple[str, ...]] = (
         "single-device", "round-robin", "m-etf", "heft", "etf", "critical-path", "edge-zeroing", "portfolio",
@@ -35,12 +35,6 @@ class Makespan:
     def default_queue(self, solution: Placement) -> str:
         """Queues sorted by priority where there are priorities, else first in, first out."""
         return "fifo" if solution.priority is None else "priority"
-
-    def impossible(self, problem: PlacementProblem) -> str:
-        """Why no placement can be valid, "" unless a simple reason proves it."""
-        from placeopt.makespan.bounds.feasibility import infeasible_reason
-
-        return infeasible_reason(problem)
 
     def evaluate_batch(
         self, problem: PlacementProblem, devices: ArrayLike, priorities: ArrayLike | None = None, *,
@@ -96,10 +90,6 @@ class Makespan:
         from placeopt.makespan.bounds import bound
 
         return bound(problem, seconds=seconds, methods=methods, upper=upper)
-
-    def text(self, problem: PlacementProblem, value: float | None) -> str:
-        """Return a makespan as a time."""
-        return time_text(None if value is None else float(value) * problem.tick_seconds)
 
     @staticmethod
     def _broken(problem: PlacementProblem, solution: Placement) -> list[str]:

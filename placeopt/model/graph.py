@@ -28,8 +28,68 @@ UNSUPPORTED = -2
 """A measured time that says: this op cannot run on this kind of device."""
 
 
+class SharedTensors:
+    """Ops joined by tensors, each with one producer and distinct consumers (CSR)."""
+
+    op_names: tuple[str, ...]
+    producer: NDArray[np.int64]  # (num_tensors,) op index
+    consumer_ptr: NDArray[np.int64]  # (num_tensors + 1,)
+    consumer: NDArray[np.int64]  # (num_edges,) op index, distinct within a tensor
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops, n."""
+        return len(self.op_names)
+
+    @property
+    def num_tensors(self) -> int:
+        """Number of tensors, m."""
+        return len(self.producer)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of (tensor, consumer) pairs."""
+        return len(self.consumer)
+
+    @cached_property
+    def edge_tensor(self) -> NDArray[np.int64]:
+        """Tensor of each entry of `consumer`, shape (num_edges,)."""
+        return frozen(np.repeat(np.arange(self.num_tensors), np.diff(self.consumer_ptr)))
+
+    @cached_property
+    def topological_order(self) -> NDArray[np.int64]:
+        """Op indices sorted by (depth, index): every producer before its consumers."""
+        return frozen(topological_order(self.num_ops, self.producer[self.edge_tensor], self.consumer, self.op_names))
+
+    def check_tensors(self) -> None:
+        """Refuse dangling or repeated consumers, self-loops, malformed pointers and cycles."""
+        producer, consumer_ptr, consumer, op_names = self.producer, self.consumer_ptr, self.consumer, self.op_names
+        if consumer_ptr[0] != 0 or consumer_ptr[-1] != len(consumer) or (np.diff(consumer_ptr) < 0).any():
+            raise InputError(
+                f"consumer_ptr: expected to rise from 0 to {len(consumer)}, the number of consumers, "
+                f"received {consumer_ptr[0]}..{consumer_ptr[-1]}"
+            )
+        for what, array in (("producer", producer), ("consumer", consumer)):
+            if array.size and (int(array.min()) < 0 or int(array.max()) >= self.num_ops):
+                bad = int(array.max()) if int(array.max()) >= self.num_ops else int(array.min())
+                raise InputError(f"{what}: expected op indices in 0..{self.num_ops - 1}, received {bad}")
+        tensor = self.edge_tensor
+        loops = producer[tensor] == consumer
+        if loops.any():
+            op = op_names[int(consumer[int(loops.argmax())])]
+            raise InputError(f"op '{op}' consumes its own output: the graph must be acyclic")
+        order = np.lexsort((consumer, tensor))
+        same = (np.diff(tensor[order]) == 0) & (np.diff(consumer[order]) == 0)
+        if same.any():
+            at = order[int(same.argmax())]
+            raise InputError(
+                f"tensor {int(tensor[at])}: consumer '{op_names[int(consumer[at])]}' is listed twice; list it once"
+            )
+        _ = self.topological_order  # refuses a cycle
+
+
 @dataclass(frozen=True, eq=False)
-class OpGraph:
+class OpGraph(SharedTensors):
     """A directed acyclic graph of ops connected by tensors.
 
     Only `name`, `op_names` and the four tensor arrays are needed; everything else has a neutral default.
@@ -107,7 +167,6 @@ class OpGraph:
         if self.shapes and len(self.shapes) != m:
             raise InputError(f"shapes: expected {m} entries, one per tensor, received {len(self.shapes)}")
         self._check_values()
-        _ = self.topological_order  # refuses a cycle
 
     def _check_values(self) -> None:
         for key in ("flops", "bytes_moved", "resident", "parameters", "tensor_bytes"):
@@ -122,37 +181,16 @@ class OpGraph:
             raise InputError("measured_transfer: expected ticks >= 0 or UNKNOWN (-1)")
         if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
             raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
-        check_tensors(self.num_ops, self.producer, self.consumer_ptr, self.consumer, self.op_names)
+        self.check_tensors()
 
     def __repr__(self) -> str:
         return f"<OpGraph '{self.name}': {self.num_ops} ops, {self.num_tensors} tensors, {self.num_edges} edges>"
 
-    @property
-    def num_ops(self) -> int:
-        """Number of ops, n."""
-        return len(self.op_names)
-
-    @property
-    def num_tensors(self) -> int:
-        """Number of tensors, m."""
-        return len(self.producer)
-
-    @property
-    def num_edges(self) -> int:
-        """Number of (tensor, consumer) pairs."""
-        return len(self.consumer)
-
     @cached_property
     def edges(self) -> NDArray[np.int64]:
         """The distinct (producer, consumer) pairs of ops, sorted, shape (num_pairs, 2)."""
-        source = np.repeat(self.producer, np.diff(self.consumer_ptr))
-        pairs = np.stack([source, self.consumer], axis=1) if len(source) else np.zeros((0, 2), dtype=np.int64)
+        pairs = np.stack([self.producer[self.edge_tensor], self.consumer], axis=1).reshape(-1, 2)
         return frozen(np.unique(pairs, axis=0))
-
-    @cached_property
-    def topological_order(self) -> NDArray[np.int64]:
-        """Op indices, every producer before its consumers; smallest available level first, then index."""
-        return frozen(topological_order(self.num_ops, self.producer, self.consumer_ptr, self.consumer, self.op_names))
 
     @classmethod
     def from_edges(
@@ -204,53 +242,18 @@ class OpGraph:
         )
 
 
-def check_tensors(
-    num_ops: int,
-    producer: NDArray[np.int64],
-    consumer_ptr: NDArray[np.int64],
-    consumer: NDArray[np.int64],
-    op_names: Sequence[str],
-) -> None:
-    """Refuse dangling or repeated consumers, self-loops and malformed pointers."""
-    if consumer_ptr[0] != 0 or consumer_ptr[-1] != len(consumer) or (np.diff(consumer_ptr) < 0).any():
-        raise InputError(
-            f"consumer_ptr: expected to rise from 0 to {len(consumer)}, the number of consumers, "
-            f"received {consumer_ptr[0]}..{consumer_ptr[-1]}"
-        )
-    for what, array in (("producer", producer), ("consumer", consumer)):
-        if array.size and (int(array.min()) < 0 or int(array.max()) >= num_ops):
-            bad = int(array.max()) if int(array.max()) >= num_ops else int(array.min())
-            raise InputError(f"{what}: expected op indices in 0..{num_ops - 1}, received {bad}")
-    tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
-    loops = producer[tensor] == consumer
-    if loops.any():
-        op = op_names[int(consumer[int(loops.argmax())])]
-        raise InputError(f"op '{op}' consumes its own output: the graph must be acyclic")
-    order = np.lexsort((consumer, tensor))
-    same = (np.diff(tensor[order]) == 0) & (np.diff(consumer[order]) == 0)
-    if same.any():
-        at = order[int(same.argmax())]
-        raise InputError(
-            f"tensor {int(tensor[at])}: consumer '{op_names[int(consumer[at])]}' is listed twice; list it once"
-        )
-
-
 def topological_order(
-    num_ops: int,
-    producer: NDArray[np.int64],
-    consumer_ptr: NDArray[np.int64],
-    consumer: NDArray[np.int64],
-    op_names: Sequence[str],
+    num_ops: int, source: NDArray[np.int64], consumer: NDArray[np.int64], op_names: Sequence[str]
 ) -> NDArray[np.int64]:
-    """Sort ops by (depth, index), where depth is the number of edges of the longest path from a source.
+    """Sort ops by (depth, index), where depth is the number of edges of the longest path from an op without inputs.
+
+    Edge i leads from op `source[i]` to op `consumer[i]`.
 
     Raises
     ------
     InputError
         If the graph has a cycle; the message names one.
     """
-    tensor = np.repeat(np.arange(len(producer)), np.diff(consumer_ptr))
-    source = producer[tensor]
     by_source = np.argsort(source, kind="stable")
     target = consumer[by_source]
     pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))

@@ -8,7 +8,7 @@ of `Objective` and one call of `register_objective`.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from placeopt.model.errors import InputError
 
@@ -102,6 +102,29 @@ class Objective(Protocol):
     def text(self, problem: Any, value: Any) -> str:
         """Return a value with its unit for people."""
         ...
+
+
+class PlainObjective:
+    """What most objectives have in common: nothing is drawn, no order, no choice of execution, nothing impossible."""
+
+    ordered: ClassVar[bool] = False
+    prover: ClassVar[str] = ""
+    baseline: ClassVar[str] = ""
+    drawn: ClassVar[bool] = False
+
+    def default_queue(self, solution: Any) -> str:
+        """Return "": there is no choice of execution."""
+        return ""
+
+    def impossible(self, problem: Any) -> str:
+        """Return "": no simple reason proves it."""
+        return ""
+
+    def evaluate_batch(
+        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
+    ) -> NDArray[np.int64]:
+        """Refuse: a solution that is no placement is no row of devices."""
+        raise InputError(f"problem '{problem.name}': its solutions are no placements and are evaluated one by one")
 
 
 _targets: dict[tuple[str, str], str | Objective] = {

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError, InputError
-from placeopt.model.objective import Finished, time_text
+from placeopt.model.feasibility import infeasible_reason
+from placeopt.model.objective import Finished, PlainObjective, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,16 +18,29 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-class PlacementObjective(ABC):
-    """What the period and the latency share.
+class PlacementObjective(PlainObjective):
+    """What objectives of a placement share: the constraints, and ticks as the unit."""
+
+    name: ClassVar[str]
+    kind: ClassVar[str] = "placement"
+
+    def impossible(self, problem: PlacementProblem) -> str:
+        """Why no placement can be valid, "" unless a simple reason proves it."""
+        return infeasible_reason(problem)
+
+    def text(self, problem: PlacementProblem, value: float | None) -> str:
+        """Return a value as a time."""
+        return time_text(None if value is None else float(value) * problem.tick_seconds)
+
+
+class SteadyObjective(PlacementObjective, ABC):
+    """What the period and the latency share: one value in ticks, no choice of execution.
 
     Attributes
     ----------
     bound_methods : names of the bounds, cheapest first.
     """
 
-    name: ClassVar[str]
-    kind: ClassVar[str] = "placement"
     bound_methods: ClassVar[tuple[str, ...]]
 
     @abstractmethod
@@ -44,18 +58,10 @@ class PlacementObjective(ABC):
         """Violations of a placement."""
 
     @abstractmethod
-    def impossible(self, problem: PlacementProblem) -> str:
-        """Why no placement can be valid, "" unless a simple reason proves it."""
-
-    @abstractmethod
     def prove(
         self, problem: PlacementProblem, seconds: float, methods: Sequence[str], upper: int | None
     ) -> Iterator[tuple[str, int]]:
         """Yield (method, ticks) of the bounds named that the time allows."""
-
-    def default_queue(self, solution: Placement) -> str:
-        """There is no choice of execution."""
-        return ""
 
     def value(self, problem: PlacementProblem, solution: Placement, queue: str | None = None) -> tuple[int, str]:
         """Value of a placement; there is no choice of execution."""
@@ -91,7 +97,3 @@ class PlacementObjective(ABC):
             reason = str(error)
         best = max(found, key=lambda name: found[name]) if found else "none"
         return BoundReport(found.get(best, 0), best, found, time.perf_counter() - started, reason)
-
-    def text(self, problem: PlacementProblem, value: float | None) -> str:
-        """Return a value as a time."""
-        return time_text(None if value is None else float(value) * problem.tick_seconds)

@@ -17,7 +17,7 @@ import numpy as np
 
 from placeopt.model.arrays import MAX_SUM, UNLIMITED, UNSET, frozen, int_array
 from placeopt.model.errors import InputError
-from placeopt.model.graph import check_tensors, topological_order
+from placeopt.model.graph import SharedTensors
 from placeopt.model.objective import objective_names
 from placeopt.model.projection import CostArrays, Edges, GraphArrays, MemoryArrays, Outputs, edges_by, outputs_of
 from placeopt.model.units import Units, group_units, unit_of_ops
@@ -35,7 +35,7 @@ INCOMPATIBLE = -1
 
 
 @dataclass(frozen=True, eq=False)
-class PlacementProblem:
+class PlacementProblem(SharedTensors):
     """Place n ops on k devices; m tensors travel over c link classes.
 
     Attributes
@@ -132,7 +132,7 @@ class PlacementProblem:
         self._check(c)
 
     def _check(self, num_classes: int) -> None:
-        n, k = self.compute.shape
+        k = self.num_devices
         if not (np.isfinite(self.tick_seconds) and self.tick_seconds > 0):
             raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
         for key, options in (("memory", MEMORY), ("objective", objective_names(self.problem_kind)), ("contiguity", CONTIGUITY),
@@ -173,30 +173,14 @@ class PlacementProblem:
             raise InputError("channel: expected ids >= 0, or -1 for no contention")
         if (self.io_class < -1).any() or (self.num_tensors and (self.io_class >= num_classes).any()):
             raise InputError(f"io_class: expected -1..{num_classes - 1}")
-        check_tensors(n, self.producer, self.consumer_ptr, self.consumer, self.op_names)
-        _ = self.topological_order
+        self.check_tensors()
 
     # --- sizes ---------------------------------------------------------------------------------------
-
-    @property
-    def num_ops(self) -> int:
-        """Number of ops, n."""
-        return int(self.compute.shape[0])
 
     @property
     def num_devices(self) -> int:
         """Number of devices, k."""
         return int(self.compute.shape[1])
-
-    @property
-    def num_tensors(self) -> int:
-        """Number of tensors, m."""
-        return len(self.producer)
-
-    @property
-    def num_edges(self) -> int:
-        """Number of (tensor, consumer) pairs."""
-        return len(self.consumer)
 
     @property
     def num_channels(self) -> int:
@@ -205,16 +189,6 @@ class PlacementProblem:
         return 1 + max(-1, int(np.where(np.eye(k, dtype=np.bool_), -1, self.channel).max()))
 
     # --- derived structure ---------------------------------------------------------------------------
-
-    @cached_property
-    def topological_order(self) -> NDArray[np.int64]:
-        """Op indices sorted by (depth, index): every producer before its consumers."""
-        return frozen(topological_order(self.num_ops, self.producer, self.consumer_ptr, self.consumer, self.op_names))
-
-    @cached_property
-    def edge_tensor(self) -> NDArray[np.int64]:
-        """Tensor of each entry of `consumer`, shape (num_edges,)."""
-        return frozen(np.repeat(np.arange(self.num_tensors), np.diff(self.consumer_ptr)))
 
     @cached_property
     def successors(self) -> Edges:

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.model.arrays import touching_tensors
 from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.problem import INCOMPATIBLE
 from placeopt.period.loads import order_edges
@@ -27,6 +28,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
+
+
+class TensorArrays(NamedTuple):
+    """The tensors of a contracted problem as kernels read them (N nodes, m tensors)."""
+
+    of_pass: NDArray[np.int64]  # (m,)
+    producer: NDArray[np.int64]  # (m,)
+    consumer_ptr: NDArray[np.int64]  # (m + 1,)
+    consumer: NDArray[np.int64]
+    touch_ptr: NDArray[np.int64]  # (N + 1,) tensors that touch a node
+    touch_tensor: NDArray[np.int64]
+    touch_role: NDArray[np.int64]  # 1 producer, 0 consumer
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +91,17 @@ class ContractedProblem:
     def two_pass(self) -> bool:
         """Whether the objective adds the largest forward and the largest backward load."""
         return self.problem.pipeline == "gpipe" and bool(self.problem.backward.any())
+
+    @cached_property
+    def edge_tensor(self) -> NDArray[np.int64]:
+        """Tensor of each entry of `consumer`."""
+        return np.repeat(np.arange(len(self.producer)), np.diff(self.consumer_ptr))
+
+    @cached_property
+    def tensors(self) -> TensorArrays:
+        """The tensors as kernels read them."""
+        touching = touching_tensors(self.num_nodes, self.producer, self.consumer_ptr, self.consumer)
+        return TensorArrays(self.tensor_pass, self.producer, self.consumer_ptr, self.consumer, *touching)
 
     @cached_property
     def total(self) -> NDArray[np.int64]:
@@ -256,7 +280,7 @@ def _merge_leaves(model: ContractedProblem) -> NDArray[np.int64] | None:
     """Return a new label per node with idle leaves joined to their neighbour, None if there are none."""
     size = model.num_nodes
     neighbours: list[set[int]] = [set() for _ in range(size)]
-    tensor = np.repeat(np.arange(len(model.producer)), np.diff(model.consumer_ptr))
+    tensor = model.edge_tensor
     ends = np.concatenate(
         [
             np.stack([model.producer[tensor], model.consumer], axis=1),
@@ -303,7 +327,7 @@ def _merge_heavy(model: ContractedProblem, limit: int) -> NDArray[np.int64] | No
             v = parent[v]
         return v
 
-    tensor = np.repeat(np.arange(len(model.producer)), np.diff(model.consumer_ptr))
+    tensor = model.edge_tensor
     for t, c in zip(tensor.tolist(), model.consumer.tolist(), strict=True):
         u = int(model.producer[t])
         stuck = all(

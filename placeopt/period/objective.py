@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.placement_objective import PlacementObjective
+from placeopt.model.placement_objective import SteadyObjective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,23 +16,14 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
 
 
-class Period(PlacementObjective):
+class Period(SteadyObjective):
     """The largest device load of a steady-state pipeline, in ticks."""
 
     name: ClassVar[str] = "period"
     default_solver: ClassVar[str] = "ideal-dp"
     comparison: ClassVar[tuple[str, ...]] = ("linear-dp", "ideal-dp")
-    ordered: ClassVar[bool] = False
     prover: ClassVar[str] = "cp-sat"
-    baseline: ClassVar[str] = ""
-    drawn: ClassVar[bool] = False
     bound_methods: ClassVar[tuple[str, ...]] = ("load", "op", "pigeonhole", "area", "columns")
-
-    def impossible(self, problem: PlacementProblem) -> str:
-        """Why no placement can be valid: memory, compatibility and colocation are those of the makespan."""
-        from placeopt.makespan.bounds.feasibility import infeasible_reason
-
-        return infeasible_reason(problem)
 
     def evaluate_batch(
         self, problem: PlacementProblem, devices: ArrayLike, priorities: ArrayLike | None = None, *,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InputError
-from placeopt.model.objective import Finished
+from placeopt.model.objective import Finished, PlainObjective
 from placeopt.streams.bound import METHODS, hopeless_jobs, offline_bound
 from placeopt.streams.judge import blocked_jobs, judge_episode
 from placeopt.streams.simulator import Episode
@@ -15,37 +15,16 @@ from placeopt.streams.simulator import Episode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
-
     from placeopt.streams.problem import JobStreamProblem
 
 
-class Blocking:
+class Blocking(PlainObjective):
     """Blocked jobs: refused, not placed, late, or still running at the horizon."""
 
     name: ClassVar[str] = "blocking"
     kind: ClassVar[str] = "jobs"
     default_solver: ClassVar[str] = "feasible-first"
     comparison: ClassVar[tuple[str, ...]] = ("max-degree", "min-degree", "feasible-first")
-    ordered: ClassVar[bool] = False
-    prover: ClassVar[str] = ""
-    baseline: ClassVar[str] = ""
-    drawn: ClassVar[bool] = False
-
-    def default_queue(self, solution: Episode) -> str:
-        """Return "": there is no choice of execution."""
-        return ""
-
-    def impossible(self, problem: JobStreamProblem) -> str:
-        """Nothing is impossible: every job may be refused."""
-        return ""
-
-    def evaluate_batch(
-        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
-    ) -> NDArray[np.int64]:
-        """Refuse: an episode is no row of devices."""
-        raise InputError(f"problem '{problem.name}' is a job stream: policies are evaluated by simulation")
 
     def value(self, problem: JobStreamProblem, solution: Episode, queue: str | None = None) -> tuple[int, str]:
         """Blocked jobs, recomputed from the decisions of an episode.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import NO_VALUE, touching_tensors
+from placeopt.model.arrays import NO_VALUE
 from placeopt.model.interruptible import call_interruptibly
 from placeopt.solvers.exact.period_dp import DpArrays, Limits, Tables, fill_rows, ideal_sums
 
@@ -71,7 +71,6 @@ class IdealProgram:
         stride = np.ones(num_types, dtype=np.int64)
         for g in range(num_types - 2, -1, -1):
             stride[g] = stride[g + 1] * (counts[g + 1] + 1)
-        touch_ptr, touch_tensor, touch_role = touching_tensors(n, model.producer, model.consumer_ptr, model.consumer)
         passes = model.pass_compute
         self.arrays = DpArrays(
             compute=np.ascontiguousarray(passes.transpose(1, 0, 2).reshape(n, -1)),
@@ -80,13 +79,7 @@ class IdealProgram:
             capacity=model.capacity,
             sync=np.zeros((n, num_types), dtype=np.int64) if sync is None else np.ascontiguousarray(sync),
             weight=np.ascontiguousarray(model.weight),
-            tensor_pass=model.tensor_pass,
-            producer=model.producer,
-            consumer_ptr=model.consumer_ptr,
-            consumer=model.consumer,
-            touch_ptr=touch_ptr,
-            touch_tensor=touch_tensor,
-            touch_role=touch_role,
+            tensors=model.tensors,
             digit=np.array(states, dtype=np.int64),
             stride=stride,
             max_replicas=np.minimum(max_replicas, counts),

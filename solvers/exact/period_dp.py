@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.ideals import LatticeArrays
+    from placeopt.period.contracted import TensorArrays
 
 
 class DpArrays(NamedTuple):
@@ -48,13 +49,7 @@ class DpArrays(NamedTuple):
     capacity: NDArray[np.int64]  # (G,) bytes
     sync: NDArray[np.int64]  # (N, G) ticks to send the node's weights once
     weight: NDArray[np.int64]  # (m, G) ticks
-    tensor_pass: NDArray[np.int64]  # (m,)
-    producer: NDArray[np.int64]  # (m,)
-    consumer_ptr: NDArray[np.int64]  # (m + 1,)
-    consumer: NDArray[np.int64]
-    touch_ptr: NDArray[np.int64]  # (N + 1,) tensors that touch a node
-    touch_tensor: NDArray[np.int64]
-    touch_role: NDArray[np.int64]  # 1 producer, 0 consumer
+    tensors: TensorArrays
     digit: NDArray[np.int64]  # (S, G) used devices of each type
     stride: NDArray[np.int64]  # (G,) distance between states that differ by one device
     max_replicas: NDArray[np.int64]  # (G,)
@@ -82,12 +77,12 @@ class Tables(NamedTuple):
 def _outside(a: DpArrays, bits: NDArray[np.uint64], outside: NDArray[np.int64], foreign: NDArray[np.bool_]) -> None:
     """Count the consumers of every tensor outside an ideal; whether its producer is outside."""
     one = np.uint64(1)
-    for t in range(len(a.producer)):
-        p = a.producer[t]
+    for t in range(len(a.tensors.producer)):
+        p = a.tensors.producer[t]
         foreign[t] = not (bits[p >> 6] >> np.uint64(p & 63)) & one
         outside[t] = 0
-        for e in range(a.consumer_ptr[t], a.consumer_ptr[t + 1]):
-            c = a.consumer[e]
+        for e in range(a.tensors.consumer_ptr[t], a.tensors.consumer_ptr[t + 1]):
+            c = a.tensors.consumer[e]
             if not (bits[c >> 6] >> np.uint64(c & 63)) & one:
                 outside[t] += 1
 
@@ -115,7 +110,7 @@ def fill_rows(a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limit
     which made the same steps in functions of their own fifteen times slower.
     """
     n, num_types = a.banned.shape
-    width, num_states, m = a.compute.shape[1], a.digit.shape[0], len(a.producer)
+    width, num_states, m = a.compute.shape[1], a.digit.shape[0], len(a.tensors.producer)
     limit, limit2 = limits.load[0], limits.load[-1]
     second = width - num_types  # where the loads of the second pass begin, 0 if there is none
     inside = np.zeros(m, dtype=np.int64)  # consumers inside S = I - I'
@@ -143,11 +138,11 @@ def fill_rows(a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limit
         while depth >= 0:
             if edge[depth] == lattice.child_ptr[at[depth] + 1]:
                 if depth > 0:  # put the node back
-                    for e in range(a.touch_ptr[taken[depth]], a.touch_ptr[taken[depth] + 1]):
-                        if a.touch_role[e] == 1:
-                            holds[a.touch_tensor[e]] = False
+                    for e in range(a.tensors.touch_ptr[taken[depth]], a.tensors.touch_ptr[taken[depth] + 1]):
+                        if a.tensors.touch_role[e] == 1:
+                            holds[a.tensors.touch_tensor[e]] = False
                         else:
-                            inside[a.touch_tensor[e]] -= 1
+                            inside[a.tensors.touch_tensor[e]] -= 1
                 depth -= 1
                 continue
             j, below = lattice.child_node[edge[depth]], lattice.child_ideal[edge[depth]]
@@ -159,11 +154,11 @@ def fill_rows(a: DpArrays, lattice: LatticeArrays, tables: Tables, limits: Limit
             for x in range(width):
                 load[d, x] = load[depth, x] + a.compute[j, x]
                 fixed[d, x] = fixed[depth, x] + a.compute[j, x]
-            for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
-                t = a.touch_tensor[e]
-                base = a.tensor_pass[t] * num_types
-                size = a.consumer_ptr[t + 1] - a.consumer_ptr[t]
-                if a.touch_role[e] == 1:
+            for e in range(a.tensors.touch_ptr[j], a.tensors.touch_ptr[j + 1]):
+                t = a.tensors.touch_tensor[e]
+                base = a.tensors.of_pass[t] * num_types
+                size = a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t]
+                if a.tensors.touch_role[e] == 1:
                     before, after = inside[t] > 0, inside[t] < size
                     stays = outside[t] > 0
                     holds[t] = True

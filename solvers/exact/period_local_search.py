@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numba
 import numpy as np
 
-from placeopt.model.arrays import touching_tensors
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from placeopt.period.contracted import ContractedProblem
+    from placeopt.period.contracted import ContractedProblem, TensorArrays
 
 _AIM = 0.004  # the target is this far below the incumbent, or at the bound
 _HOT, _COLD = 3e-2, 1e-5  # temperatures, relative to the incumbent
@@ -40,42 +38,23 @@ class SearchArrays(NamedTuple):
     resident: NDArray[np.int64]  # (N,) bytes
     capacity: NDArray[np.int64]  # (k,) bytes
     weight: NDArray[np.int64]  # (m, k) ticks
-    tensor_pass: NDArray[np.int64]  # (m,)
-    producer: NDArray[np.int64]  # (m,)
-    consumer_ptr: NDArray[np.int64]  # (m + 1,)
-    consumer: NDArray[np.int64]
-    touch_ptr: NDArray[np.int64]  # (N + 1,) tensors that touch a node
-    touch_tensor: NDArray[np.int64]
-    touch_role: NDArray[np.int64]  # 1 producer, 0 consumer
+    tensors: TensorArrays
     near_ptr: NDArray[np.int64]  # (N + 1,) nodes that share a tensor with a node
     near: NDArray[np.int64]
 
 
 def search_arrays(model: ContractedProblem) -> SearchArrays:
     """Return the arrays of a contracted model, one column per device."""
-    n = model.num_nodes
-    type_of = np.empty(model.problem.num_devices, dtype=np.int64)
-    for g, devices in enumerate(model.types):
-        type_of[list(devices)] = g
-    passes = model.compute if model.two_pass else model.compute.sum(axis=0, keepdims=True)
-    compute = np.where(model.allowed[None], passes, -1)[:, :, type_of]
-    tensor = np.repeat(np.arange(len(model.producer)), np.diff(model.consumer_ptr))
-    touch_ptr, touch_tensor, touch_role = touching_tensors(n, model.producer, model.consumer_ptr, model.consumer)
-    pairs = np.stack([model.producer[tensor], model.consumer], axis=1).reshape(-1, 2)
+    pairs = np.stack([model.producer[model.edge_tensor], model.consumer], axis=1).reshape(-1, 2)
     pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
+    compute = np.where(model.allowed[None], model.pass_compute, -1)
     return SearchArrays(
-        compute=np.ascontiguousarray(compute),
+        compute=np.ascontiguousarray(compute[:, :, model.type_of]),
         resident=np.ascontiguousarray(model.resident),
-        capacity=np.ascontiguousarray(model.capacity[type_of]),
-        weight=np.ascontiguousarray(model.weight[:, type_of]),
-        tensor_pass=model.tensor_pass,
-        producer=model.producer,
-        consumer_ptr=model.consumer_ptr,
-        consumer=model.consumer,
-        touch_ptr=touch_ptr,
-        touch_tensor=touch_tensor,
-        touch_role=touch_role,
-        near_ptr=np.searchsorted(pairs[:, 0], np.arange(n + 1)).astype(np.int64),
+        capacity=np.ascontiguousarray(model.capacity[model.type_of]),
+        weight=np.ascontiguousarray(model.weight[:, model.type_of]),
+        tensors=model.tensors,
+        near_ptr=np.searchsorted(pairs[:, 0], np.arange(model.num_nodes + 1)).astype(np.int64),
         near=np.ascontiguousarray(pairs[:, 1]),
     )
 
@@ -111,7 +90,7 @@ def make_walk(a: SearchArrays) -> Walk:
         return np.zeros(shape, dtype=np.int64)
 
     return Walk(
-        ints(n), ints(len(a.producer), k), ints(passes, k), ints(k), ints(_LARGE_BLOCK), ints(_LARGE_BLOCK), ints(n)
+        ints(n), ints(len(a.tensors.producer), k), ints(passes, k), ints(k), ints(_LARGE_BLOCK), ints(_LARGE_BLOCK), ints(n)
     )
 
 
@@ -129,11 +108,11 @@ def _move(a, w, v, b):
         load[p, b] += a.compute[p, v, b]
     w.used[old] -= a.resident[v]
     w.used[b] += a.resident[v]
-    for e in range(a.touch_ptr[v], a.touch_ptr[v + 1]):
-        t = a.touch_tensor[e]
-        p = a.tensor_pass[t]
-        size = a.consumer_ptr[t + 1] - a.consumer_ptr[t]
-        if a.touch_role[e] == 1:
+    for e in range(a.tensors.touch_ptr[v], a.tensors.touch_ptr[v + 1]):
+        t = a.tensors.touch_tensor[e]
+        p = a.tensors.of_pass[t]
+        size = a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t]
+        if a.tensors.touch_role[e] == 1:
             if count[t, old] < size:
                 load[p, old] -= a.weight[t, old]
             if count[t, old] > 0:
@@ -143,7 +122,7 @@ def _move(a, w, v, b):
             if count[t, b] < size:
                 load[p, b] += a.weight[t, b]
         else:
-            home = device[a.producer[t]]
+            home = device[a.tensors.producer[t]]
             left_before = count[t, home] < size
             count[t, old] -= 1
             if old != home and count[t, old] == 0:
@@ -168,8 +147,8 @@ def _settle(a, w, start):
         w.used[d] = 0
         for p in range(passes):
             w.load[p, d] = 0
-        for t in range(len(a.producer)):
-            w.readers[t, d] = a.consumer_ptr[t + 1] - a.consumer_ptr[t] if d == 0 else 0
+        for t in range(len(a.tensors.producer)):
+            w.readers[t, d] = a.tensors.consumer_ptr[t + 1] - a.tensors.consumer_ptr[t] if d == 0 else 0
     for v in range(n):
         w.device[v] = 0
         w.used[0] += a.resident[v]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from random_problems import random_problem
 
-from placeopt.makespan.bounds.feasibility import infeasible_reason
 from placeopt.makespan.evaluate import evaluate
 from placeopt.makespan.judge import placement_violations
 from placeopt.model.budget import Budget
+from placeopt.model.feasibility import infeasible_reason
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.heuristics import SPECS
 from placeopt.solvers.heuristics.context import Context

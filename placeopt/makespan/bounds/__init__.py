@@ -58,7 +58,7 @@ def bound(
         if name not in METHODS:
             raise InputError(f"bound method '{name}' is not known; known: {', '.join(METHODS)}")
     from placeopt.makespan.bounds.analysis import Analysis
-    from placeopt.makespan.bounds.feasibility import infeasible_reason
+    from placeopt.model.feasibility import infeasible_reason
 
     reason = infeasible_reason(problem)
     if reason:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import frozen, unique_columns, unique_rows
+from placeopt.model.feasibility import allowed_devices
 from placeopt.model.problem import INCOMPATIBLE
 
 if TYPE_CHECKING:
@@ -102,15 +103,6 @@ class Relaxation:
         resident = np.zeros(count, dtype=np.int64)
         np.add.at(resident, item, self.problem.resident)
         return item, np.where(possible, compute, INCOMPATIBLE), resident
-
-
-def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
-    """Return bool[num_ops, num_devices]: the whole colocation group can run and fits there."""
-    if (problem.colocation < 0).all():
-        return np.asarray((problem.compute >= 0) & (problem.resident[:, None] <= problem.capacity[None, :]))
-    units = problem.units
-    possible = units.allowed & (units.bytes[:, None] <= units.capacity[None, :])
-    return possible[units.unit]
 
 
 def _possible(problem: PlacementProblem) -> NDArray[np.bool_]:

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from placeopt.model.exact_program import IntegerProgram
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def area(model: ContractedProblem, seconds: float) -> int:
     period = program.variable(0, most, unit=scale, cost=1)
     for row in shares:
         program.row([(1, x) for x in row], 1, equal=True)
-    tensor = np.repeat(np.arange(len(model.producer)), np.diff(model.consumer_ptr)).tolist()
+    tensor = model.edge_tensor.tolist()
     for g, devices in enumerate(model.types):
         load = [(-int(ticks), shares[v][g]) for v, ticks in enumerate(model.total[:, g]) if ticks]
         moves = [(program.variable(0, 1), program.variable(0, 1)) if ticks else None for ticks in model.weight[:, g]]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan.bounds.relaxation import allowed_devices
 from placeopt.model.arrays import UNLIMITED, unique_rows
 
 if TYPE_CHECKING:
@@ -34,6 +33,15 @@ def infeasible_reason(problem: PlacementProblem) -> str:
     if need > room:
         return f"the ops hold {need} resident bytes, the devices together {room}"
     return _by_device_set(problem, allowed) or _by_count(problem)
+
+
+def allowed_devices(problem: PlacementProblem) -> NDArray[np.bool_]:
+    """Return bool[num_ops, num_devices]: the whole colocation group can run and fits there."""
+    if (problem.colocation < 0).all():
+        return np.asarray((problem.compute >= 0) & (problem.resident[:, None] <= problem.capacity[None, :]))
+    units = problem.units
+    possible = units.allowed & (units.bytes[:, None] <= units.capacity[None, :])
+    return possible[units.unit]
 
 
 def _why(problem: PlacementProblem, op: int) -> str:
