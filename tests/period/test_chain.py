@@ -138,4 +138,4 @@ def test_memory_that_cannot_fit_is_infeasible():
     for name in ("ideal-dp", "cp-sat", "milp"):
         result = make_solver(name).solve(problem, Budget(20.0), seed=0)
         assert result.status == "infeasible"
-        assert "memory" in result.message
+        assert "resident bytes" in result.message
