@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import csr, round_half_up
+from placeopt.model.arrays import round_half_up
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN, OpGraph
 
@@ -336,35 +336,19 @@ class _Splitter:
     def _build(self) -> OpGraph:
         graph, rows = self.graph, self.rows
         origin = np.array(rows.origin, dtype=np.int64)
-        pointer, consumer = csr(rows.consumers)
         meta = graph.meta.copy()
         fresh = np.array([op for op in range(graph.num_ops) if self.count[op] > 1 and meta[op] < 0], dtype=np.int64)
         meta[fresh] = int(meta.max()) + 1 + np.arange(len(fresh))
         keys: dict[tuple[int, ...], int] = {}
         colocation = [-1 if key is None else keys.setdefault(key, len(keys)) for key in rows.group]
-        return OpGraph(
-            name=graph.name,
-            op_names=tuple(rows.names),
-            producer=np.array(rows.producer, dtype=np.int64),
-            tensor_bytes=np.array(rows.size, dtype=np.int64),
-            consumer_ptr=pointer,
-            consumer=consumer,
-            op_types=tuple(rows.types),
-            layer=tuple(graph.layer[op] for op in rows.origin),
-            flops=np.array(rows.flops, dtype=np.int64),
-            bytes_moved=np.array(rows.moved, dtype=np.int64),
-            resident=np.array(rows.resident, dtype=np.int64),
-            parameters=np.array(rows.parameters, dtype=np.int64),
-            colocation=np.array(colocation, dtype=np.int64),
-            backward=graph.backward[origin],
-            meta=meta[origin],
-            unshaped=graph.unshaped[origin],
-            measured_kinds=graph.measured_kinds,
-            measured=self._measured(origin),
-            measured_transfer=np.array(rows.ticks, dtype=np.int64),
-            shapes=tuple(rows.shapes) if graph.shapes else (),
-            tick_seconds=graph.tick_seconds,
-        )
+        return OpGraph.from_tensors(
+            graph.name, rows.names, zip(rows.producer, rows.size, rows.consumers, strict=True), op_types=tuple(rows.types),
+            layer=tuple(graph.layer[op] for op in rows.origin), flops=rows.flops, bytes_moved=rows.moved,
+            resident=rows.resident, parameters=rows.parameters, colocation=colocation, backward=graph.backward[origin],
+            meta=meta[origin], unshaped=graph.unshaped[origin], measured_kinds=graph.measured_kinds,
+            measured=self._measured(origin), measured_transfer=rows.ticks,
+            shapes=tuple(rows.shapes) if graph.shapes else (), tick_seconds=graph.tick_seconds,
+        )  # fmt: skip
 
     def _measured(self, origin: NDArray[np.int64]) -> NDArray[np.int64]:
         times: NDArray[Any] = self.graph.measured[origin]

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import csr, round_half_up
+from placeopt.model.arrays import round_half_up
 from placeopt.model.errors import InputError
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
@@ -257,38 +257,27 @@ class _Derivation:
         graph, ops = self.graph, self.ops
         n, extra = graph.num_ops, len(ops.names)
         origin = np.array(ops.origin, dtype=np.int64)
-        pointer, consumer = csr(self.consumers)
-        producer = np.array(self.producer, dtype=np.int64)
-        size = np.array(self.bytes, dtype=np.int64)
         moved = np.zeros(n + extra, dtype=np.int64)
-        np.add.at(moved, producer, size)
-        np.add.at(moved, consumer, np.repeat(size, np.diff(pointer)))
+        for op, size, consumers in zip(self.producer, self.bytes, self.consumers, strict=True):
+            moved[[op, *consumers]] += size
         moved[n:] += np.array(ops.weight_bytes, dtype=np.int64)
         moved[:n] = graph.bytes_moved
         moved[n:][graph.bytes_moved[origin] + graph.resident[origin] == 0] = 0  # unknown stays unknown
-        return OpGraph(
-            name=graph.name,
-            op_names=graph.op_names + tuple(ops.names),
-            producer=producer,
-            tensor_bytes=size,
-            consumer_ptr=pointer,
-            consumer=consumer,
+        return OpGraph.from_tensors(
+            graph.name, [*graph.op_names, *ops.names], zip(self.producer, self.bytes, self.consumers, strict=True),
             op_types=graph.op_types + tuple(ops.types),
             layer=graph.layer + tuple(graph.layer[v] for v in ops.origin),
-            flops=np.concatenate([graph.flops, np.array(ops.flops, dtype=np.int64)]),
+            flops=[*graph.flops.tolist(), *ops.flops],
             bytes_moved=moved,
-            resident=np.concatenate([graph.resident, np.array(ops.resident, dtype=np.int64)]),
+            resident=[*graph.resident.tolist(), *ops.resident],
             parameters=np.concatenate([graph.parameters, np.zeros(extra, dtype=np.int64)]),
             colocation=self._colocation(origin),
             backward=np.concatenate([graph.backward, np.ones(extra, dtype=np.bool_)]),
             meta=np.concatenate([graph.meta, np.full(extra, -1)]),
             unshaped=np.concatenate([graph.unshaped, graph.unshaped[origin]]),
-            measured_kinds=graph.measured_kinds,
-            measured=self._measured(origin),
-            measured_transfer=np.array(self.measured_transfer, dtype=np.int64),
-            shapes=tuple(self.shapes) if graph.shapes else (),
-            tick_seconds=graph.tick_seconds,
-        )
+            measured_kinds=graph.measured_kinds, measured=self._measured(origin), measured_transfer=self.measured_transfer,
+            shapes=tuple(self.shapes) if graph.shapes else (), tick_seconds=graph.tick_seconds,
+        )  # fmt: skip
 
     def _colocation(self, origin: NDArray[np.int64]) -> NDArray[np.int64]:
         """Give forward ops with tied backward ops a group, new unless they have one."""

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from placeopt.model.lazy import on_first_use
 from placeopt.solving.registry import SolverSpec
 
 if TYPE_CHECKING:
@@ -73,23 +73,6 @@ _EXPORTS = {
     "pipeline_violations": "judge",
 }
 
-__all__ = [
-    "SPECS",
-    "Block",
-    "JointResult",
-    "PipelineProblem",
-    "PipelineSchedule",
-    "Repetend",
-    "choose_pipeline",
-    "load_pipeline",
-    "pipeline_violations",
-    "schedule",
-    "schedule_result",
-]
+__all__ = ["SPECS", *_EXPORTS]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name in _EXPORTS:
-        return getattr(importlib.import_module(f"placeopt.schedules.{_EXPORTS[name]}"), name)
-    raise AttributeError(f"module 'placeopt.schedules' has no attribute {name!r}")
+__getattr__ = on_first_use(__name__, _EXPORTS)

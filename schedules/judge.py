@@ -47,11 +47,7 @@ def pipeline_violations(problem: PipelineProblem, start: ArrayLike) -> list[str]
         held = 0
         for begin, _, i, j in runs:
             held += int(problem.memory[i, d])
-            if held > int(problem.capacity[d]):
-                found.append(
-                    f"device '{problem.device_names[d]}' holds {held} from {begin}, when '{problem.block_names[i]}' of "
-                    f"micro-batch {j} starts; its capacity is {int(problem.capacity[d])}"
-                )
+            found += _overfull(problem, d, held, f"from {begin}, when '{problem.block_names[i]}' of micro-batch {j} starts")
     return found[:MAX_VIOLATIONS]
 
 
@@ -73,12 +69,16 @@ def pattern_violations(problem: PipelineProblem, period: int, start: ArrayLike) 
         held = -sum(int(problem.memory[i, d]) * (at // period) for at, _, i, _ in runs)
         for _, _, i, q in sorted(runs, key=lambda run: run[0] % period):
             held += int(problem.memory[i, d])
-            if held > int(problem.capacity[d]):
-                found.append(
-                    f"device '{problem.device_names[d]}' holds {held} in every repetition of the pattern once "
-                    f"'{problem.block_names[i]}' of micro-batch {q} starts; its capacity is {int(problem.capacity[d])}"
-                )
+            when = f"in every repetition of the pattern once '{problem.block_names[i]}' of micro-batch {q} starts"
+            found += _overfull(problem, d, held, when)
     return found[:MAX_VIOLATIONS]
+
+
+def _overfull(problem: PipelineProblem, d: int, held: int, when: str) -> list[str]:
+    """Return the violation if a device holds more than it can."""
+    if held <= int(problem.capacity[d]):
+        return []
+    return [f"device '{problem.device_names[d]}' holds {held} {when}; its capacity is {int(problem.capacity[d])}"]
 
 
 def makespan_of(problem: PipelineProblem, start: ArrayLike) -> int:

@@ -14,10 +14,8 @@ import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from placeopt.instances.generators.table import check_count
-from placeopt.model.arrays import MAX_SUM, csr
+from placeopt.model.arrays import MAX_SUM
 from placeopt.model.errors import InputError
 from placeopt.model.graph import OpGraph
 
@@ -155,26 +153,14 @@ class GraphBuilder:
 
     def build(self) -> OpGraph:
         """Return the graph."""
-        pointer, consumer = csr(self._consumers)
         if max(sum(self._flops), sum(self._moved), sum(self._bytes)) >= MAX_SUM:
             raise InputError(f"generator '{self.name}': flops or bytes pass 2^62; use smaller sizes")
-        return OpGraph(
-            name=self.name,
-            op_names=tuple(self._op_names),
-            producer=np.array(self._producer, dtype=np.int64),
-            tensor_bytes=np.array(self._bytes, dtype=np.int64),
-            consumer_ptr=pointer,
-            consumer=consumer,
-            op_types=tuple(self._types),
-            layer=tuple(self._layers),
-            flops=np.array(self._flops, dtype=np.int64),
-            bytes_moved=np.array(self._moved, dtype=np.int64),
-            resident=np.array(self._resident, dtype=np.int64),
-            parameters=np.array(self._parameters, dtype=np.int64),
-            colocation=np.array(self._colocation, dtype=np.int64),
-            meta=np.array(self._meta, dtype=np.int64),
+        return OpGraph.from_tensors(
+            self.name, self._op_names, zip(self._producer, self._bytes, self._consumers, strict=True),
+            op_types=tuple(self._types), layer=tuple(self._layers), flops=self._flops, bytes_moved=self._moved,
+            resident=self._resident, parameters=self._parameters, colocation=self._colocation, meta=self._meta,
             shapes=tuple(self._shapes),
-        )
+        )  # fmt: skip
 
     # --- element-wise and shape ops ----------------------------------------------------------------------
 

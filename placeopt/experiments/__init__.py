@@ -7,7 +7,9 @@ out, so a killed study loses at most the cells in flight.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from placeopt.model.lazy import on_first_use
 
 if TYPE_CHECKING:
     from placeopt.experiments.runner import run_study
@@ -17,11 +19,4 @@ __all__ = ["Study", "load_study", "run_study"]
 
 _HOME = {"Study": "study", "load_study": "study", "run_study": "runner"}
 
-
-def __getattr__(name: str) -> Any:
-    """Import on first use."""
-    import importlib
-
-    if name in _HOME:
-        return getattr(importlib.import_module(f"placeopt.experiments.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'placeopt.experiments' has no attribute {name!r}")
+__getattr__ = on_first_use(__name__, _HOME)

@@ -50,6 +50,18 @@ def read_placement(path: str | Path, problem: PlacementProblem) -> Placement:
     return _from_csv(text, problem, where)
 
 
+def _check_devices(problem: PlacementProblem, placement: Placement, where: str) -> None:
+    """Refuse a placement of other ops, or on devices that are not there."""
+    if len(placement.device) != problem.num_ops:
+        raise InputError(f"{where}: expected {problem.num_ops} ops of problem '{problem.name}', "
+                         f"received {len(placement.device)}")  # fmt: skip
+    outside = (placement.device < 0) | (placement.device >= problem.num_devices)
+    if outside.any():
+        op = int(outside.argmax())
+        raise InputError(f"{where}: op '{problem.op_names[op]}': expected a device in "
+                         f"0..{problem.num_devices - 1}, received {int(placement.device[op])}")  # fmt: skip
+
+
 def write_placement(
     path: str | Path, problem: PlacementProblem, placement: Placement, queue: str | None = None
 ) -> Path:
@@ -59,14 +71,7 @@ def write_placement(
     only. The file is replaced at once.
     """
     path = Path(path)
-    if len(placement.device) != problem.num_ops:
-        raise InputError(f"placement: expected {problem.num_ops} ops of problem '{problem.name}', "
-                         f"received {len(placement.device)}")  # fmt: skip
-    outside = (placement.device < 0) | (placement.device >= problem.num_devices)
-    if outside.any():
-        op = int(outside.argmax())
-        raise InputError(f"placement of op '{problem.op_names[op]}': expected a device in "
-                         f"0..{problem.num_devices - 1}, received {int(placement.device[op])}")  # fmt: skip
+    _check_devices(problem, placement, "placement")
     devices = [problem.device_names[d] for d in placement.device.tolist()]
     ranks = None if placement.priority is None else placement.priority.tolist()
     if path.suffix.lower() == ".csv":
@@ -154,14 +159,7 @@ def _from_object(data: dict[str, Any], problem: PlacementProblem, where: str) ->
         value = value.solution
     if not isinstance(value, Placement):
         raise InputError(f"{where}: {data['format']} holds no placement")
-    if len(value.device) != problem.num_ops:
-        raise InputError(f"{where}: expected {problem.num_ops} ops of problem '{problem.name}', "
-                         f"received {len(value.device)}")  # fmt: skip
-    bad = (value.device < 0) | (value.device >= problem.num_devices)
-    if bad.any():
-        op = int(bad.argmax())
-        raise InputError(f"{where}: device of op '{problem.op_names[op]}': expected "
-                         f"0..{problem.num_devices - 1}, received {int(value.device[op])}")  # fmt: skip
+    _check_devices(problem, value, where)
     return value
 
 

@@ -5,7 +5,9 @@ A `Runtime` executes a graph under a placement and returns a `Measurement`. Noth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from placeopt.model.lazy import on_first_use
 
 if TYPE_CHECKING:
     from placeopt.runtime.calibration import Calibration, calibrate
@@ -28,21 +30,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "Calibration",
-    "DaskRuntime",
-    "Measured",
-    "Measurement",
-    "Runtime",
-    "SerialRuntime",
-    "TorchRuntime",
-    "calibrate",
-    "refine",
-]
+    "Calibration", "DaskRuntime", "Measured", "Measurement", "Runtime", "SerialRuntime", "TorchRuntime", "calibrate", "refine",
+]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        from importlib import import_module
-
-        return getattr(import_module(f"placeopt.runtime.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'placeopt.runtime' has no attribute '{name}'")
+__getattr__ = on_first_use(__name__, _HOMES)

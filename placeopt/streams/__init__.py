@@ -9,8 +9,9 @@ Everything is imported on first use.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from placeopt.model.lazy import on_first_use
 
 _EXPORTS = {
     "RampTopology": "topology",
@@ -44,8 +45,4 @@ if TYPE_CHECKING:
     from placeopt.streams.sources import StreamSpec, load_stream
     from placeopt.streams.topology import RampTopology
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+__getattr__ = on_first_use(__name__, _EXPORTS)

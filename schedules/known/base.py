@@ -110,6 +110,19 @@ def one_chain(solver: KnownSchedule, problem: PipelineProblem, chains: list[Chai
     return chains[0]
 
 
+@dataclass(frozen=True)
+class OneStagePerDevice(KnownSchedule):
+    """A schedule of one chain with every stage on a device of its own."""
+
+    shape: ClassVar[str] = "one chain with one stage per device (shape V)"
+
+    def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
+        """Refuse other chains."""
+        chain = one_chain(self, problem, chains)
+        if len(set(chain.device)) != chain.num_stages:
+            raise self.refuse(problem, "has several stages on one device")
+
+
 def is_v(chain: Chain, num_devices: int) -> bool:
     """Whether the stages go down the devices once and come back up: two stages per device."""
     return chain.num_stages == 2 * num_devices and all(

@@ -27,7 +27,7 @@ import numpy as np
 from placeopt.model.arrays import UNLIMITED
 from placeopt.schedules.completion import time_reversed
 from placeopt.schedules.evaluate import dispatch, makespan
-from placeopt.schedules.known.base import KnownSchedule, one_chain
+from placeopt.schedules.known.base import KnownSchedule, OneStagePerDevice, one_chain
 
 if TYPE_CHECKING:
     from placeopt.schedules.known.chains import Chain, Instance
@@ -35,17 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _OneStagePerDevice(KnownSchedule):
-    shape: ClassVar[str] = "one chain with one stage per device (shape V)"
-
-    def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
-        chain = one_chain(self, problem, chains)
-        if len(set(chain.device)) != chain.num_stages:
-            raise self.refuse(problem, "has several stages on one device")
-
-
-@dataclass(frozen=True)
-class GPipe(_OneStagePerDevice):
+class GPipe(OneStagePerDevice):
     """All forward passes, then all backward passes (Huang et al., NeurIPS 2019)."""
 
     name: ClassVar[str] = "gpipe"
@@ -62,7 +52,7 @@ class GPipe(_OneStagePerDevice):
 
 
 @dataclass(frozen=True)
-class OneForwardOneBackward(_OneStagePerDevice):
+class OneForwardOneBackward(OneStagePerDevice):
     """1F1B with a flush: S - s forward passes on stage s, then one backward, one forward."""
 
     name: ClassVar[str] = "1f1b"

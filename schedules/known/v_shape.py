@@ -58,26 +58,12 @@ class ZeroBubbleV(_VShape):
         for rank in range(count):
             queue = _Queue(chain, (rank, 2 * count - 1 - rank), micro_batches, orders[chain.device[rank]])
             queue.run("F0", 2 * (count - rank) - 1)
-            for _ in range(rank):
-                queue.run("F1")
-                queue.run("F0")
-            for _ in range(count - rank):
-                queue.run("F1")
-                queue.run("I1")
-                queue.run("W1")
+            queue.alternate(rank, "F1", "F0")
+            queue.alternate(count - rank, "F1", "I1", "W1")
             while queue.left("F0") or queue.done("F1") < queue.done("F0"):
-                queue.run("F0")
-                queue.run("I0")
-                queue.run("W0")
-                queue.run("F1")
-                queue.run("I1")
-                queue.run("W1")
-            for _ in range(rank):
-                queue.run("I0")
-                queue.run("I1")
-            for _ in range(count - rank):
-                queue.run("I0")
-                queue.run("W0")
+                queue.alternate(1, "F0", "I0", "W0", "F1", "I1", "W1")
+            queue.alternate(rank, "I0", "I1")
+            queue.alternate(count - rank, "I0", "W0")
             for name in ("I1", "I0", "W1", "W0"):
                 queue.run(name, micro_batches)
         return orders
@@ -101,6 +87,12 @@ class _Queue:
     def left(self, name: str) -> bool:
         """Whether a micro-batch is left for the pass `name`."""
         return self.count[name] < self.micro_batches
+
+    def alternate(self, times: int, *names: str) -> None:
+        """Run the passes `names` in turn."""
+        for _ in range(times):
+            for name in names:
+                self.run(name)
 
     def run(self, name: str, times: int = 1) -> None:
         before = {"I0": "F0", "I1": "F1", "W0": "I0", "W1": "I1"}.get(name)

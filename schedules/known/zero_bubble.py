@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.schedules.known.base import KnownSchedule, one_chain
+from placeopt.schedules.known.base import OneStagePerDevice
 
 if TYPE_CHECKING:
     from placeopt.schedules.known.chains import Chain, Instance
@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Handcrafted(KnownSchedule):
+class _Handcrafted(OneStagePerDevice):
     shape: ClassVar[str] = "one chain with one stage per device and split backward (shape V with split=1)"
 
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
-        chain = one_chain(self, problem, chains)
-        if len(set(chain.device)) != chain.num_stages:
-            raise self.refuse(problem, "has several stages on one device")
-        if not chain.split:
+        super().check(problem, chains)
+        if not chains[0].split:
             raise self.refuse(problem, "has whole backward passes")
 
     def warm_up_blocks(self, stages: int, stage: int) -> int:

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.threads import parallel_slices
 from placeopt.solvers.policy.adam import Parameters
 from placeopt.solvers.policy.advantages import rank_utilities
 from placeopt.solvers.policy.group_and_place import ParsedSamples, Parser, Place, Placer, new_sampling, parse_and_place
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
-from placeopt.solvers.policy.learned_placer import LearnedPlacer, draw_seeds
+from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples
 from placeopt.solvers.policy.structure_features import STRUCTURE, structure_features
 from placeopt.solving.options import option
 
@@ -94,14 +93,11 @@ class ParsingPolicy:
         )
         parser = Parser(self.features, self.features @ now["edge"] + now["residual"])
         placer = Placer(now["place"], np.zeros((0, k)))
-        seeds = draw_seeds(self.rng, count)
 
-        def run(part: slice) -> None:
-            rows = ParsedSamples._make(array[part] for array in samples)
-            parse_and_place(self.graph, parser, placer, new_sampling(temperature), seeds[part], rows)
+        def draw(seeds: NDArray[np.uint64], rows: ParsedSamples) -> None:
+            parse_and_place(self.graph, parser, placer, new_sampling(temperature), seeds, rows)
 
-        parallel_slices(run, count, count * n * STEPS_PER_OP)
-        return samples
+        return fill_samples(samples, self.rng, draw, count * n * STEPS_PER_OP)
 
     def learn(self, samples: ParsedSamples, values: NDArray[np.int64], temperature: float) -> None:
         """Take one step along sum of advantage times score function."""

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.threads import parallel_slices
 from placeopt.solvers.policy.adam import Parameters
 from placeopt.solvers.policy.advantages import MovingBaseline, square_root_rewards
 from placeopt.solvers.policy.group_and_place import AssignedSamples, Place, Placer, assign_and_place, new_sampling
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
-from placeopt.solvers.policy.learned_placer import LearnedPlacer, draw_seeds
+from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples
 from placeopt.solvers.policy.structure_features import neighbour_means, structure_features, type_features
 from placeopt.solving.options import option
 
@@ -118,14 +117,11 @@ class GroupingPolicy:
         )
         logits = self.features @ now["weights"] + now["residual"]
         placer = Placer(now["place"], now["bias"])
-        seeds = draw_seeds(self.rng, count)
 
-        def run(part: slice) -> None:
-            rows = AssignedSamples._make(array[part] for array in samples)
-            assign_and_place(self.graph, logits, placer, new_sampling(temperature), seeds[part], rows)
+        def draw(seeds: NDArray[np.uint64], rows: AssignedSamples) -> None:
+            assign_and_place(self.graph, logits, placer, new_sampling(temperature), seeds, rows)
 
-        parallel_slices(run, count, count * n * groups)
-        return samples
+        return fill_samples(samples, self.rng, draw, count * n * groups)
 
     def learn(self, samples: AssignedSamples, values: NDArray[np.int64], temperature: float) -> None:
         """Take one step along sum of advantage times score function."""

@@ -13,19 +13,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
+from placeopt.model.threads import parallel_slices
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
@@ -48,6 +51,10 @@ class Samples(Protocol):
     def ranks(self) -> NDArray[np.int64]:
         """Rank of every op, shape (batch, num_ops)."""
         ...
+
+
+Rows = TypeVar("Rows", bound="tuple[Any, ...]")
+"""Samples as a NamedTuple of arrays with one row each."""
 
 
 class Policy(Protocol):
@@ -124,6 +131,24 @@ def spent(tracker: Tracker[Any]) -> float:
     if budget.evaluations is not None:
         return min(1.0, tracker.evaluations / budget.evaluations)
     return min(1.0, tracker.elapsed / budget.seconds) if budget.seconds else 0.0
+
+
+def fill_samples(
+    samples: Rows, rng: np.random.Generator, draw: Callable[[NDArray[np.uint64], Rows], None], steps: int
+) -> Rows:
+    """Draw every row of `samples` (a NamedTuple of arrays) from a seed of its own, on all cores; return them.
+
+    Parameters
+    ----------
+    draw : fills the rows that it is given from their seeds. steps : work of all rows together.
+    """
+    seeds = draw_seeds(rng, len(samples[0]))
+
+    def run(part: slice) -> None:
+        draw(seeds[part], samples._make(array[part] for array in samples))  # type: ignore[attr-defined]
+
+    parallel_slices(run, len(seeds), steps)
+    return samples
 
 
 def draw_seeds(rng: np.random.Generator, count: int) -> NDArray[np.uint64]:
