@@ -34,7 +34,13 @@ def info_command(
     from placeopt.instances.clusters import make_cluster
     from placeopt.model.cost_model import lower
     from placeopt.plotting.graph import graph_statistics
+    from placeopt.sharding.contest_format import holds_sharding
 
+    if holds_sharding(source):
+        from placeopt.cli.shard import describe_problem
+
+        describe_problem(source, json=json)
+        return
     graph, bundled = common.load_graph(source, format=format, training=training, dim=dim)
     devices = make_cluster(cluster) if cluster else bundled or make_cluster(DEFAULT_CLUSTER)
     problem = lower(graph, devices)

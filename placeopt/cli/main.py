@@ -31,6 +31,7 @@ COMMANDS = (
     ("verify", "placeopt.cli.verify", "verify_command"),
     ("plot", "placeopt.cli.plot", "plot_command"),
     ("schedule", "placeopt.cli.schedule", "schedule_command"),
+    ("shard", "placeopt.cli.shard", "shard_command"),
     ("jobs", "placeopt.cli.jobs", "jobs_command"),
     ("export", "placeopt.cli.export", "export_command"),
     ("run", "placeopt.cli.run", "run_command"),

@@ -91,7 +91,8 @@ def _json(comparison: Comparison, files: list[str], *, single: bool) -> dict[str
     from placeopt.io.serialize import to_dict
 
     rows = [
-        {**to_dict(result), "devices_used": devices_used(result), "single_device": comparison.alone}
+        {**to_dict(result), "devices_used": devices_used(result), "single_device": comparison.alone,
+         **_details(comparison.problem, result)}
         for result in comparison.results
     ]
     extra = {"bounds": {} if comparison.report is None else comparison.report.bounds, "files": files}
@@ -100,6 +101,12 @@ def _json(comparison: Comparison, files: list[str], *, single: bool) -> dict[str
     head = rows[comparison.best] if comparison.best is not None else rows[0]
     failed = [{"solver": f.solver, "error": f.message, "refused": f.refused} for f in comparison.failures]
     return {**head, **extra, "results": rows, "best": comparison.best, "failures": failed}
+
+
+def _details(problem: Any, result: Result[Any]) -> dict[str, Any]:
+    """Return what the objective of a problem tells about a solution beside its value."""
+    tell = getattr(objective_of(problem), "details", None)
+    return {} if tell is None or result.solution is None else tell(problem, result.solution)
 
 
 def _print(comparison: Comparison, files: list[str]) -> None:

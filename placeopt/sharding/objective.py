@@ -10,7 +10,7 @@ import numpy as np
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import Finished, time_text
-from placeopt.sharding.evaluate import evaluate, profile_of
+from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.sharding.prove import METHODS, prove
@@ -74,6 +74,11 @@ class TotalCost:
         if cost != counted:
             return Finished(None, "", (f"the evaluator finds a cost of {cost}, the judge {counted}",))
         return Finished(cost, "", ())
+
+    def details(self, problem: ShardingProblem, solution: ShardingSolution) -> dict[str, Any]:
+        """Return the highest usage, the limit and the strategies, for the command line."""
+        peak = usage_profile(problem, solution).peak
+        return {"usage_peak": peak, "usage_limit": problem.usage_limit, "strategies": solution.strategy.tolist()}
 
     def bounds(
         self, problem: ShardingProblem, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None

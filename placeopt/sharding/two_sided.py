@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.sharding.bounds.exact_pass import prices_of_nodes
+from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import condense, draft_of
+from placeopt.sharding.exact_rest import solve_rest
 from placeopt.sharding.tree_moves import decode
 from placeopt.sharding.tree_search import TreeSearch
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 FIRST_STEPS = 6
 """Steps of the bound before the first choice is decoded."""
+
+FINISH_PAIRS = 30_000
+"""Most pairs of strategies that are left to CP-SAT."""
 
 TURN_STEPS, TURN_MOVES = 10, 500
 """Steps and moves of a turn without a time limit."""
@@ -52,6 +56,8 @@ class TwoSided:
         self.moves = 0
         self.search: TreeSearch | None = None
         self.certify_seconds = 0.0
+        self._rest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
+        self._tried = np.inf
         if self.trivial:
             return
         self.dual = Dual(self.compact)
@@ -110,11 +116,39 @@ class TwoSided:
         if self.trivial:
             return True
         started = time.perf_counter()
-        found = self.dual.certify()
+        found, witness, clamped = self.dual.certify()
         before = self.bound
-        self.bound = max(self.bound, found.bound + self.condensed.offset)
+        if not np.isfinite(self.dual.upper):
+            self._raise(found.bound)
+        else:
+            upper = int(self.dual.upper)
+            self._raise(min(found.bound, upper))
+            alive, pairs = survivors(clamped, witness, found, upper)
+            self.dual.rule_out(alive, pairs)
+            self._rest = alive, pairs
         self.certify_seconds = time.perf_counter() - started
         return self.bound > before
+
+    @property
+    def rest_pairs(self) -> int:
+        """Pairs that survive, more than any limit before the first exact pass."""
+        return 2**62 if self._rest is None else int(self._rest[1].sum())
+
+    def finish(self, seconds: float, *, deterministic: bool = False) -> None:
+        """Solve what is left by CP-SAT, if the bound has ruled most of it out."""
+        if self._rest is None or self.rest_pairs > min(FINISH_PAIRS, 0.7 * self._tried):
+            return
+        self._tried = float(self.rest_pairs)
+        upper = int(self.dual.upper)
+        found = solve_rest(self.compact, *self._rest, upper, seconds=seconds, deterministic=deterministic,
+                           workers=1 if deterministic else 2)  # fmt: skip
+        if found.choice is not None and self.search is not None:
+            self.search.restart(found.choice)
+            self.exchange()
+        self._raise(min(found.bound, upper))
+
+    def _raise(self, bound: int) -> None:
+        self.bound = max(self.bound, bound + self.condensed.offset)
 
     def _steps_until(self, end: float) -> None:
         while True:

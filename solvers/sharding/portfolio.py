@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from placeopt.sharding.problem import ShardingProblem
     from placeopt.solving.tracker import Tracker
 
+TURN_SECONDS = 2.0
+"""CP-SAT's deterministic seconds per turn."""
+
+FINISH_SECONDS = 20.0
+"""Most seconds of one attempt of CP-SAT on what is left."""
+
 METHOD = "lagrangian"
 
 
@@ -58,6 +64,8 @@ class ShardingPortfolio(SearchSolver):
                 if last or tracker.elapsed - proved > 10 * sides.certify_seconds:
                     sides.certify()
                     proved = tracker.elapsed
+                    if not last:
+                        sides.finish(min(FINISH_SECONDS, tracker.seconds_left / 2))
                 self._report(sides, tracker)
                 if last:
                     tracker.stop()
@@ -67,6 +75,7 @@ class ShardingPortfolio(SearchSolver):
         while not tracker.stop() and not sides.trivial:
             sides.turn(tracker.evaluations_left)
             sides.certify()
+            sides.finish(TURN_SECONDS, deterministic=True)
             self._report(sides, tracker)
 
     def _report(self, sides: TwoSided, tracker: Tracker[ShardingSolution]) -> None:

@@ -132,3 +132,41 @@ def _pass(c, w, price):
         for x in range(c.node_ptr[v], c.node_ptr[v + 1]):
             slack[x] += belief[x] - least
     return words, slack
+
+
+def survivors(compact: Compact, witness: Witness, found: Pass, upper: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which strategies, and which pairs of strategies of an edge, a choice of less than `upper` can use.
+
+    A pair (x, y) lifts the bound by d_e(x, y) above the smallest d_e, and by the slacks of x and y but for their share
+    of this edge.
+    """
+    limit = ((upper - 1) << witness.cost_bits) - found.scaled
+    limit = max(-1, min(limit, 2**SAFE_BITS))
+    alive = found.slack <= limit
+    pairs = np.ones(len(compact.table), dtype=np.bool_)
+    _pairs(compact, witness, found.slack, limit, pairs)
+    return alive, pairs
+
+
+@njit(cache=True, nogil=True)
+def _pairs(c, w, slack, limit, pairs):
+    """Write which pairs survive."""
+    for e in range(len(c.edge)):
+        u, v = c.edge[e, 0], c.edge[e, 1]
+        rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
+        value = np.empty((rows, columns), dtype=np.int64)
+        row_least = np.full(rows, 2**62, dtype=np.int64)
+        column_least = np.full(columns, 2**62, dtype=np.int64)
+        for x in range(rows):
+            for y in range(columns):
+                d = c.table[c.edge_ptr[e] + x * columns + y] << w.cost_bits
+                d -= w.to_low[w.low_ptr[e] + x] + w.to_high[w.high_ptr[e] + y]
+                value[x, y] = d
+                row_least[x] = min(row_least[x], d)
+                column_least[y] = min(column_least[y], d)
+        least = row_least.min()
+        for x in range(rows):
+            own = slack[c.node_ptr[u] + x] - (row_least[x] - least)
+            for y in range(columns):
+                other = slack[c.node_ptr[v] + y] - (column_least[y] - least)
+                pairs[c.edge_ptr[e] + x * columns + y] = value[x, y] - least + own + other <= limit

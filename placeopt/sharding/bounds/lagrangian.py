@@ -23,12 +23,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.sharding.bounds.exact_pass import exact_pass, prices_of_nodes, witness_of
-from placeopt.sharding.bounds.message_passing import chain_usage, clamp, factors_of, settle, sweep_down, sweep_up
+from placeopt.sharding.bounds.message_passing import (
+    chain_usage,
+    clamp,
+    factors_of,
+    raise_pairs,
+    settle,
+    sweep_down,
+    sweep_up,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.sharding.bounds.exact_pass import Pass
+    from placeopt.sharding.bounds.exact_pass import Pass, Witness
     from placeopt.sharding.compact import Compact
 
     Floats = NDArray[np.float64]
@@ -45,6 +53,10 @@ LOSS = 0.2
 
 FALL = 0.5
 """A known cost that falls below this part of the one before makes messages start again."""
+
+
+BEYOND = 2**61
+"""Cost of what has been ruled out, before it is clamped."""
 
 
 class Dual:
@@ -100,8 +112,8 @@ class Dual:
         elif len(self.capacity):
             self._move(bound)
 
-    def certify(self) -> Pass:
-        """Return what the best prices and messages prove, exactly."""
+    def certify(self) -> tuple[Pass, Witness, Compact]:
+        """Return what the best prices and messages prove exactly, by which integers, of which costs."""
         self._restore()
         self._sweep()
         f = self.factors
@@ -110,7 +122,14 @@ class Dual:
         clamped = self.clamped()
         witness = witness_of(clamped, self._now, (f.low_ptr, f.high_ptr), (f.to_low, f.to_high))
         f.to_low[:], f.to_high[:] = up
-        return exact_pass(clamped, witness)
+        return exact_pass(clamped, witness), witness, clamped
+
+    def rule_out(self, alive: NDArray[np.bool_], pairs: NDArray[np.bool_]) -> None:
+        """Raise what no better choice uses to the cost of the known one: a bound below that cost holds as before."""
+        c, f = self.compact, self.factors
+        self.compact = c._replace(cost=np.where(alive, c.cost, BEYOND), table=np.where(pairs, c.table, BEYOND))
+        f.cost[~alive] = self.upper
+        raise_pairs(f, pairs, self.upper)
 
     def clamped(self) -> Compact:
         """Return the compact problem with costs clamped as the messages take them."""

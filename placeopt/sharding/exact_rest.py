@@ -1,0 +1,139 @@
+"""What is left of a problem once the bound has ruled most of it out, solved by CP-SAT.
+
+One Boolean per strategy and per pair of an edge that survive; the pairs of a row add up to its strategy (the local
+polytope), and usage keeps the capacity at every time point. Nothing that costs as much as a known choice is looked for,
+so that "infeasible" proves the known one best.
+
+References
+----------
+S. Wright, A. Globerson et al. on the local polytope: M. J. Wainwright, M. I. Jordan, "Graphical Models, Exponential
+Families, and Variational Inference", 2008.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.interruptible import solve_interruptibly
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.sharding.compact import Compact
+
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What CP-SAT found: a cheaper choice if there is one, and the least that one below the known cost can cost.
+
+    `bound` is `upper` where there is none.
+    """
+
+    choice: Ints | None
+    bound: int
+
+
+def solve_rest(
+    compact: Compact, alive: NDArray[np.bool_], pairs: NDArray[np.bool_], upper: int, *, seconds: float, workers: int = 1,
+    seed: int = 0, deterministic: bool = False,
+) -> Rest:  # fmt: skip
+    """Look for a choice of less than `upper` among the strategies and pairs that survive.
+
+    Parameters
+    ----------
+    deterministic : whether `seconds` are CP-SAT's own, machine-independent ones.
+    """
+    from ortools.sat.python import cp_model
+
+    count = np.add.reduceat(alive, compact.node_ptr[:-1])
+    if (count == 0).any():
+        return Rest(None, upper)
+    model = cp_model.CpModel()
+    use, terms = _strategies(model, compact, alive)
+    terms += _pairs(model, compact, use, pairs)
+    _capacities(model, compact, use)
+    objective = sum(cost * literal for literal, cost in terms if cost)
+    model.add(objective <= upper - 1)
+    model.minimize(objective)
+    solver = cp_model.CpSolver()
+    if deterministic:
+        solver.parameters.max_deterministic_time = seconds
+    else:
+        solver.parameters.max_time_in_seconds = seconds
+    solver.parameters.num_workers = workers
+    solver.parameters.random_seed = seed
+    solver.parameters.linearization_level = 2
+    status = solve_interruptibly(solver, model)
+    if status == cp_model.INFEASIBLE:
+        return Rest(None, upper)
+    if status == cp_model.MODEL_INVALID:  # costs too large for it
+        return Rest(None, 0)
+    proved = solver.best_objective_bound
+    bound = max(0, math.ceil(proved - 1e-6 - 1e-12 * abs(proved)))  # it is reported as a float
+    if status == cp_model.UNKNOWN:
+        return Rest(None, min(bound, upper))
+    choice = np.array([
+        next(x - start for x in range(start, stop) if x in use and solver.value(use[x]))
+        for start, stop in zip(compact.node_ptr[:-1].tolist(), compact.node_ptr[1:].tolist(), strict=True)
+    ], dtype=np.int64)  # fmt: skip
+    if status == cp_model.OPTIMAL:
+        bound = sum(cost for literal, cost in terms if solver.value(literal))
+    return Rest(choice, bound)
+
+
+def _strategies(model: Any, c: Compact, alive: NDArray[np.bool_]) -> tuple[dict[int, Any], list[tuple[Any, int]]]:
+    """Add one literal per strategy that survives, exactly one per node."""
+    use, terms = {}, []
+    for start, stop in zip(c.node_ptr[:-1].tolist(), c.node_ptr[1:].tolist(), strict=True):
+        literals = []
+        for x in range(start, stop):
+            if alive[x]:
+                use[x] = model.new_bool_var("")
+                literals.append(use[x])
+                terms.append((use[x], int(c.cost[x])))
+        model.add_exactly_one(literals)
+    return use, terms
+
+
+def _pairs(model: Any, c: Compact, use: dict[int, Any], pairs: NDArray[np.bool_]) -> list[tuple[Any, int]]:
+    """Add one literal per pair that survives, as many in a row or column as its strategy is used."""
+    terms = []
+    for e, (u, v) in enumerate(c.edge.tolist()):
+        rows = [x for x in range(int(c.node_ptr[u]), int(c.node_ptr[u + 1])) if x in use]
+        columns = [y for y in range(int(c.node_ptr[v]), int(c.node_ptr[v + 1])) if y in use]
+        width = int(c.node_ptr[v + 1] - c.node_ptr[v])
+        by_row: dict[int, list[Any]] = {x: [] for x in rows}
+        by_column: dict[int, list[Any]] = {y: [] for y in columns}
+        for x in rows:
+            for y in columns:
+                at = int(c.edge_ptr[e]) + (x - int(c.node_ptr[u])) * width + y - int(c.node_ptr[v])
+                if pairs[at]:
+                    literal = model.new_bool_var("")
+                    by_row[x].append(literal)
+                    by_column[y].append(literal)
+                    terms.append((literal, int(c.table[at])))
+        for strategy, literals in (*by_row.items(), *by_column.items()):
+            model.add(sum(literals) == use[strategy])
+    return terms
+
+
+def _capacities(model: Any, c: Compact, use: dict[int, Any]) -> None:
+    """Keep usage within the capacity at every time point."""
+    live: list[list[int]] = [[] for _ in range(len(c.capacity))]
+    for v in range(c.num_nodes):
+        for t in range(int(c.first[v]), int(c.last[v])):
+            live[t].append(v)
+    for nodes, capacity in zip(live, c.capacity.tolist(), strict=True):
+        terms = [
+            int(c.usage[x]) * use[x]
+            for v in nodes
+            for x in range(int(c.node_ptr[v]), int(c.node_ptr[v + 1]))
+            if x in use and c.usage[x]
+        ]
+        model.add(sum(terms) <= capacity)

@@ -1,0 +1,317 @@
+"""A sharding problem from a model: one node per op, one per weight, on a mesh of devices.
+
+The strategies of an op are the products, over the mesh axes, of its ways of being divided (`op_rules`); those of a weight
+are its layouts. Costs are ticks: an op takes the roofline time of its share, with every tensor it touches read once; an
+edge takes the collectives that turn the layout in which a tensor is made (or a weight kept) into the one its reader needs
+(`layouts`). Usage is bytes per device: a tensor while some reader is still to come, a weight all the time.
+
+With `training`, forward and backward pass count: three times the work of the forward pass; the gradient of a tensor goes
+back over every edge, partial where the reader is divided but reads the tensor whole; weights are kept with gradient and
+optimizer state (16 bytes per value: two moments and a 32-bit copy), which are read and written once; a tensor is kept
+until its op's turn in the backward pass.
+
+References
+----------
+M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019.
+L. Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning", OSDI 2022.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.model.arrays import to_ticks
+from placeopt.model.errors import InputError
+from placeopt.sharding.layouts import PARTIAL, REPLICATE, change_seconds, mesh_axes, share
+from placeopt.sharding.op_rules import Form, Way, ways_of
+from placeopt.sharding.problem import MAX_NUMBER, ShardingProblem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.cluster import Cluster, Device
+    from placeopt.model.graph import OpGraph
+    from placeopt.sharding.layouts import Axis, Layout
+    from placeopt.sharding.op_rules import Shape
+
+FORBIDDEN = 10**15
+"""Cost of a change of layout that does not exist, in ticks of a nanosecond: eleven days."""
+
+TRAINED_BYTES = 16
+"""Bytes kept per learned value in training: value, gradient, two moments, and a 32-bit copy."""
+
+MAX_STRATEGIES = 400
+"""Most strategies of an op; a mesh that gives more has too many axes for it."""
+
+
+class OpStrategy(NamedTuple):
+    """One strategy of an op: a way per mesh axis, and the layouts that follow."""
+
+    ways: tuple[Way, ...]
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    weight: Layout
+    parts: int  # devices that share the work
+
+    @property
+    def name(self) -> str:
+        """The ways, one per axis."""
+        return " x ".join(way.name for way in self.ways)
+
+
+class Weight(NamedTuple):
+    """A learned table: the op that reads it, its shape and size."""
+
+    op: int
+    shape: Shape
+    size: int  # bytes
+    values: int
+
+
+@dataclass(frozen=True, eq=False)
+class ShardingModel:
+    """A model on a mesh, and what the nodes of its problem mean: first the ops, then the weights.
+
+    Attributes
+    ----------
+    strategies : by op. weights : in the order of their nodes. layouts : by weight, its strategies. reads : by op, the
+    tensors that it reads.
+    """
+
+    graph: OpGraph
+    axes: tuple[Axis, ...]
+    problem: ShardingProblem
+    strategies: tuple[tuple[OpStrategy, ...], ...]
+    weights: tuple[Weight, ...]
+    layouts: tuple[tuple[Layout, ...], ...]
+    reads: tuple[tuple[int, ...], ...]
+    training: bool
+
+
+def sharding_model(
+    graph: OpGraph, cluster: Cluster, mesh: tuple[int, ...], *, training: bool = False, memory: int | None = None
+) -> ShardingModel:
+    """Return the sharding problem of a model.
+
+    Parameters
+    ----------
+    graph : the forward pass, with the shapes of its tensors.
+    mesh : sizes of the axes; the devices of the cluster fill it in order, the last axis running fastest.
+    memory : bytes per device, by default those of the smallest device.
+
+    Raises
+    ------
+    InputError
+        If the graph has no shapes or backward ops already, or the mesh does not have the cluster's devices.
+    """
+    if not graph.shapes:
+        raise InputError(f"graph '{graph.name}': its tensors have no shapes, so no op can be split; use ONNX, torch.export "
+                         "or a generator")  # fmt: skip
+    if graph.backward.any():
+        raise InputError(f"graph '{graph.name}' has backward ops; give the forward pass and training=True")
+    return _Builder(graph, cluster, mesh, training).build(memory)
+
+
+class _Builder:
+    """The columns of the problem, node by node and edge by edge."""
+
+    def __init__(self, graph: OpGraph, cluster: Cluster, mesh: tuple[int, ...], training: bool) -> None:
+        self.graph, self.cluster, self.training = graph, cluster, training
+        self.axes = mesh_axes(cluster, mesh)
+        self.device = min(cluster.devices, key=lambda d: (d.peak_flops, d.memory_bandwidth))
+        self.made: list[list[int]] = [[] for _ in range(graph.num_ops)]
+        self.reads: list[list[int]] = [[] for _ in range(graph.num_ops)]
+        self.readers = [graph.consumer[graph.consumer_ptr[t] : graph.consumer_ptr[t + 1]].tolist()
+                        for t in range(graph.num_tensors)]  # fmt: skip
+        for tensor, op in enumerate(graph.producer.tolist()):
+            self.made[op].append(tensor)
+            for reader in self.readers[tensor]:
+                self.reads[reader].append(tensor)
+        self.place = np.empty(graph.num_ops, dtype=np.int64)
+        self.place[graph.topological_order] = np.arange(graph.num_ops)
+        self.weights: list[Weight] = []
+        self.known: dict[tuple[int, Layout, Layout], float] = {}
+
+    def build(self, memory: int | None) -> ShardingModel:
+        """Return the model."""
+        graph = self.graph
+        strategies = tuple(self._strategies(op) for op in range(graph.num_ops))
+        layouts = tuple(self._weight_layouts(weight) for weight in self.weights)
+        names = [s.name for row in strategies for s in row]
+        names += [str(layout) for row in layouts for layout in row]
+        cost = [self._op_seconds(op, s) for op, row in enumerate(strategies) for s in row]
+        cost += [self._weight_seconds(w, layout) for w, row in zip(self.weights, layouts, strict=True) for layout in row]
+        usage = [self._op_bytes(op, s) for op, row in enumerate(strategies) for s in row]
+        usage += [self._weight_bytes(w, layout) for w, row in zip(self.weights, layouts, strict=True) for layout in row]
+        edges, tables = self._edges(strategies, layouts)
+        sizes = [len(row) for row in (*strategies, *layouts)]
+        limit = min(device.memory for device in self.cluster.devices) if memory is None else memory
+        shape = "x".join(str(axis.size) for axis in self.axes)
+        problem = ShardingProblem(
+            name=f"{graph.name} on {shape} {self.cluster.name}",
+            node_ptr=np.concatenate([[0], np.cumsum(sizes)]),
+            cost=_ticks(np.array(cost)),
+            usage=np.array(usage, dtype=np.int64),
+            interval=np.array(self._intervals(), dtype=np.int64),
+            edge=np.array(edges, dtype=np.int64).reshape(-1, 2),
+            edge_cost=_ticks(np.concatenate(tables)) if tables else np.zeros(0, dtype=np.int64),
+            usage_limit=limit,
+            node_names=(*graph.op_names, *(f"{graph.op_names[w.op]} (weight)" for w in self.weights)),
+            strategy_names=tuple(names),
+            tick_seconds=1e-9,
+        )
+        reads = tuple(tuple(row) for row in self.reads)
+        return ShardingModel(graph, self.axes, problem, strategies, tuple(self.weights), layouts, reads, self.training)
+
+    # --- strategies ---------------------------------------------------------------------------------------
+
+    def _strategies(self, op: int) -> tuple[OpStrategy, ...]:
+        graph = self.graph
+        inputs = tuple(graph.shapes[t] for t in self.reads[op])
+        outputs = tuple(graph.shapes[t] for t in self.made[op])
+        weight = self._weight_shape(op, inputs, outputs)
+        if weight:
+            values = int(graph.parameters[op]) or math.prod(weight)
+            self.weights.append(Weight(op, weight, int(graph.resident[op]), values))
+        ways = ways_of(Form(graph.op_types[op], inputs, outputs, weight))
+        if len(ways) ** len(self.axes) > MAX_STRATEGIES:
+            ways = ways[: int(MAX_STRATEGIES ** (1 / len(self.axes)))]
+        found = []
+        for chosen in itertools.product(ways, repeat=len(self.axes)):
+            strategy = OpStrategy(
+                chosen,
+                tuple(tuple(way.inputs[i] for way in chosen) for i in range(len(inputs))),
+                tuple(tuple(way.outputs[i] for way in chosen) for i in range(len(outputs))),
+                tuple(way.weight for way in chosen),
+                math.prod(axis.size for axis, way in zip(self.axes, chosen, strict=True) if way.divided),
+            )
+            if any(PARTIAL in x and not self.readers[t] for t, x in zip(self.made[op], strategy.outputs, strict=True)):
+                continue  # what the model returns is whole
+            pairs = [*zip(inputs, strategy.inputs, strict=True), *zip(outputs, strategy.outputs, strict=True)]
+            if all(self._divides(shape, layout) for shape, layout in [*pairs, (weight, strategy.weight)] if shape):
+                found.append(strategy)
+        return tuple(found)
+
+    def _weight_shape(self, op: int, inputs: tuple[Shape, ...], outputs: tuple[Shape, ...]) -> Shape:
+        """Return the shape of an op's own weight as far as the rules need it, () without one."""
+        values = int(self.graph.parameters[op])
+        if values == 0 or not self.graph.resident[op] or not outputs or not outputs[0]:
+            return ()
+        last = outputs[0][-1]
+        kind = self.graph.op_types[op].lower()
+        if "conv" in kind and len(outputs[0]) > 2:
+            channels = outputs[0][1]
+            return (channels, inputs[0][1] if inputs else 1)
+        if values < 2 * last or values <= last * 2:
+            return (last,)
+        if inputs and inputs[0] and values // inputs[0][-1] >= last and kind not in ("embedding", "gather"):
+            return (inputs[0][-1], last)
+        return (values // last, last)
+
+    def _weight_layouts(self, weight: Weight) -> tuple[Layout, ...]:
+        places = [REPLICATE, *range(len(weight.shape))]
+        return tuple(x for x in itertools.product(places, repeat=len(self.axes)) if self._divides(weight.shape, x))
+
+    def _divides(self, shape: Shape, layout: Layout) -> bool:
+        """Whether every split dimension is a multiple of the devices it is split over."""
+        parts = dict.fromkeys(layout, 1)
+        for axis, place in zip(self.axes, layout, strict=True):
+            parts[place] *= axis.size
+        return all(place < 0 or (place < len(shape) and shape[place] % k == 0) for place, k in parts.items())
+
+    # --- costs and usages ---------------------------------------------------------------------------------
+
+    def _op_seconds(self, op: int, strategy: OpStrategy) -> float:
+        graph, device = self.graph, self.device
+        moved = sum(int(graph.tensor_bytes[t]) / share(x, self.axes) for t, x in
+                    [*zip(self.reads[op], strategy.inputs, strict=True), *zip(self.made[op], strategy.outputs, strict=True)])
+        own = float(graph.bytes_moved[op]) / strategy.parts
+        if graph.op_types[op].lower() not in ("embedding", "gather"):
+            moved += int(graph.resident[op]) / share(strategy.weight, self.axes)
+        else:
+            moved = own
+        rounds = 3 if self.training else 1
+        flops = rounds * float(graph.flops[op]) / strategy.parts
+        return _roofline(device, flops, rounds * moved, rounds)
+
+    def _weight_seconds(self, weight: Weight, layout: Layout) -> float:
+        if not self.training:
+            return 0.0
+        return 2 * weight.values * TRAINED_BYTES / share(layout, self.axes) / self.device.memory_bandwidth
+
+    def _op_bytes(self, op: int, strategy: OpStrategy) -> int:
+        return sum(-(-int(self.graph.tensor_bytes[t]) // share(x, self.axes))
+                   for t, x in zip(self.made[op], strategy.outputs, strict=True))  # fmt: skip
+
+    def _weight_bytes(self, weight: Weight, layout: Layout) -> int:
+        kept = weight.values * TRAINED_BYTES if self.training else weight.size
+        return -(-kept // share(layout, self.axes))
+
+    def _intervals(self) -> list[list[int]]:
+        """A tensor lives from its op to its last reader; in training until the op's turn on the way back."""
+        count = self.graph.num_ops
+        end = 2 * count if self.training else count
+        found = []
+        for op in range(count):
+            start = int(self.place[op])
+            last = max((int(self.place[r]) for t in self.made[op] for r in self.readers[t]), default=start)
+            found.append([start, end - start if self.training else last + 1])
+        return found + [[0, end]] * len(self.weights)
+
+    def _edges(
+        self, strategies: tuple[tuple[OpStrategy, ...], ...], layouts: tuple[tuple[Layout, ...], ...]
+    ) -> tuple[list[tuple[int, int]], list[NDArray[np.float64]]]:
+        """Return the pairs of nodes and the seconds of every pair of their strategies."""
+        edges, tables = [], []
+        for tensor, op in enumerate(self.graph.producer.tolist()):
+            before = [s.outputs[self.made[op].index(tensor)] for s in strategies[op]]
+            for reader in self.readers[tensor]:
+                at = self.reads[reader].index(tensor)
+                after = [(s.inputs[at], s.ways) for s in strategies[reader]]
+                edges.append((op, reader))
+                tables.append(self._table(int(self.graph.tensor_bytes[tensor]), before, after))
+        for number, weight in enumerate(self.weights):
+            after = [(s.weight, s.ways) for s in strategies[weight.op]]
+            edges.append((self.graph.num_ops + number, weight.op))
+            tables.append(self._table(weight.size, list(layouts[number]), after))
+        return edges, tables
+
+    def _table(
+        self, size: int, before: list[Layout], after: list[tuple[Layout, tuple[Way, ...]]]
+    ) -> NDArray[np.float64]:
+        rows = []
+        for made in before:
+            back = tuple(REPLICATE if place == PARTIAL else place for place in made)
+            for needed, ways in after:
+                seconds = self._change(size, made, needed)
+                if self.training:
+                    gradient = tuple(
+                        PARTIAL if place == REPLICATE and way.divided else place
+                        for place, way in zip(needed, ways, strict=True)
+                    )
+                    seconds += self._change(size, gradient, back)
+                rows.append(seconds)
+        return np.array(rows)
+
+    def _change(self, size: int, before: Layout, after: Layout) -> float:
+        key = size, before, after
+        if key not in self.known:
+            self.known[key] = change_seconds(size, before, after, self.axes)
+        return self.known[key]
+
+
+def _roofline(device: Device, flops: float, moved: float, launches: int) -> float:
+    return max(flops / device.peak_flops, moved / device.memory_bandwidth) + launches * device.launch_overhead
+
+
+def _ticks(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return nanoseconds, FORBIDDEN where infinite."""
+    finite = np.isfinite(seconds)
+    ticks = np.full(seconds.shape, FORBIDDEN, dtype=np.int64)
+    ticks[finite] = np.minimum(to_ticks(seconds[finite], 1e-9, "time of a strategy"), MAX_NUMBER - 1)
+    return ticks

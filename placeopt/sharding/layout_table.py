@@ -1,0 +1,89 @@
+"""What a choice of strategies means: a table of ops and weights with their layouts, memory per device, and reference layouts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.sharding.evaluate import usage_profile
+from placeopt.sharding.layouts import PARTIAL, REPLICATE, change_seconds, partition_spec, torch_placements
+from placeopt.sharding.problem import ShardingSolution
+
+if TYPE_CHECKING:
+    from placeopt.sharding.from_model import OpStrategy, ShardingModel
+    from placeopt.sharding.layouts import Layout
+
+
+def layout_rows(model: ShardingModel, solution: ShardingSolution) -> list[dict[str, Any]]:
+    """Return one row per op and weight: its strategy, its layout for torch and for JAX, bytes per device."""
+    graph, chosen = model.graph, solution.strategy.tolist()
+    usage = model.problem.usage[model.problem.node_ptr[:-1] + solution.strategy].tolist()
+    rows: list[dict[str, Any]] = []
+    made: dict[int, int] = {}
+    for tensor, op in enumerate(graph.producer.tolist()):
+        made.setdefault(op, tensor)
+    for op in graph.topological_order.tolist():
+        strategy = model.strategies[op][chosen[op]]
+        layout = strategy.outputs[0] if strategy.outputs else ()
+        rank = len(graph.shapes[made[op]]) if op in made else 0
+        rows.append(_row(graph.op_names[op], graph.op_types[op], strategy.name, layout, rank, usage[op]))
+    for number, weight in enumerate(model.weights):
+        node = graph.num_ops + number
+        layout = model.layouts[number][chosen[node]]
+        rows.append(_row(model.problem.node_names[node], "weight", "", layout, len(weight.shape), usage[node]))
+    return rows
+
+
+def _row(name: str, kind: str, strategy: str, layout: Layout, rank: int, size: int) -> dict[str, Any]:
+    return {"op": name, "type": kind, "strategy": strategy, "torch": torch_placements(layout),
+            "jax": partition_spec(layout, rank), "bytes": size}  # fmt: skip
+
+
+def peak_usage(model: ShardingModel, solution: ShardingSolution) -> int:
+    """Return the most bytes that a device holds at any time."""
+    return usage_profile(model.problem, solution).peak
+
+
+def megatron_layout(model: ShardingModel) -> ShardingSolution:
+    """Return Megatron-LM's layout: the batch over all axes but the last, tensor parallelism over the last.
+
+    A product of a replicated input and a weight is split by columns, one of a split input by rows, whose partial sums are
+    added up; what lies between follows its input; norms and residuals are replicated. Where the batch cannot be split,
+    those axes replicate.
+
+    References
+    ----------
+    M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism", 2019.
+    """
+    graph, chosen = model.graph, np.zeros(model.problem.num_nodes, dtype=np.int64)
+    known: dict[int, Layout] = {}
+    for op in graph.topological_order.tolist():
+        tensors = model.reads[op]
+        wanted = [tuple(REPLICATE if p == PARTIAL else p for p in known[t]) for t in tensors]
+        strategies = model.strategies[op]
+        chosen[op] = min(range(len(strategies)), key=lambda i: _distance(model, op, strategies[i], wanted))
+        outputs = [t for t, producer in enumerate(graph.producer.tolist()) if producer == op]
+        known.update(zip(outputs, strategies[chosen[op]].outputs, strict=True))
+    for number, weight in enumerate(model.weights):
+        needed = model.strategies[weight.op][chosen[weight.op]].weight
+        chosen[graph.num_ops + number] = model.layouts[number].index(needed)
+    return ShardingSolution(chosen)
+
+
+def _distance(model: ShardingModel, op: int, strategy: OpStrategy, wanted: list[Layout]) -> tuple[float, ...]:
+    """Order strategies as Megatron would: the batch split first, then no change of layout, then shared work."""
+    batch = sum(way.outputs[:1] != (0,) or way.weight != REPLICATE for way in strategy.ways[:-1])
+    axes = model.axes[-1:]
+    changes = sum(
+        change_seconds(float(model.graph.tensor_bytes[t]), before[-1:], after[-1:], axes)
+        for t, before, after in zip(model.reads[op], wanted, strategy.inputs, strict=True)
+    )
+    way = strategy.ways[-1]
+    sliced = sum(b[-1] == REPLICATE and a[-1] >= 0 for b, a in zip(wanted, strategy.inputs, strict=True))
+    weighted = any(weight.op == op and len(weight.shape) == 2 for weight in model.weights)
+    split_alone = way.divided and not weighted and not any(b[-1] >= 0 for b in wanted)
+    kept_whole = weighted and (not way.divided or way.weight == REPLICATE)
+    if not wanted and weighted and PARTIAL in {w.ways[-1].outputs[0] for w in model.strategies[op]}:
+        kept_whole = way.outputs[0] != PARTIAL  # an embedding is split by its vocabulary
+    return batch, changes, sliced + split_alone, kept_whole, not way.divided

@@ -1,0 +1,140 @@
+"""Layouts of a tensor on a mesh of devices, and what it costs to change one into another.
+
+A layout has one placement per mesh axis: REPLICATE, PARTIAL (the devices of the axis hold summands) or a dimension of
+the tensor that is split over the axis. A change is made axis by axis with the collectives of that axis, those that
+shrink the tensor first:
+
+    replicate -> split       a slice, free
+    partial   -> split       reduce-scatter, (k - 1) / k of the bytes
+    split     -> other split all-to-all, (k - 1) / k of the local bytes
+    split     -> replicate   all-gather, (k - 1) / k of the bytes gathered
+    partial   -> replicate   all-reduce, twice that
+
+with k devices on the axis, by rings: each of the k - 1 (all-reduce: 2 (k - 1)) steps costs a latency.
+
+References
+----------
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", 2005.
+L. Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning", OSDI 2022.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from placeopt.model.cluster import Cluster
+
+REPLICATE, PARTIAL = -1, -2
+"""Placements that are no dimension."""
+
+Layout = tuple[int, ...]
+"""One placement per mesh axis."""
+
+AXIS_NAMES = "xyzuvw"
+MAX_AXES = 3
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a mesh: how many devices, and the slowest link between neighbours on it."""
+
+    size: int
+    latency: float  # seconds
+    bandwidth: float  # bytes per second
+
+
+def parse_mesh(text: str) -> tuple[int, ...]:
+    """Return the sizes of "2x4".
+
+    Raises
+    ------
+    InputError
+        If it is no product of one to three whole numbers.
+    """
+    if not re.fullmatch(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){0,2}", text):
+        raise InputError(f"mesh: expected sizes such as 2x4 (one to {MAX_AXES} axes), received '{text}'")
+    return tuple(int(part) for part in text.split("x"))
+
+
+def mesh_axes(cluster: Cluster, sizes: tuple[int, ...]) -> tuple[Axis, ...]:
+    """Return the axes of a mesh whose devices are those of a cluster in order, the last axis running fastest.
+
+    Raises
+    ------
+    InputError
+        If the cluster has another number of devices.
+    """
+    count = math.prod(sizes)
+    if count != cluster.num_devices:
+        shown = "x".join(map(str, sizes))
+        raise InputError(f"mesh {shown}: expected {count} devices, the cluster '{cluster.name}' has {cluster.num_devices}")
+    axes = []
+    for axis, size in enumerate(sizes):
+        stride = math.prod(sizes[axis + 1 :])
+        links = {
+            int(cluster.link_class[d, d + stride])
+            for d in range(count)
+            if d // stride % size < size - 1
+        }  # fmt: skip
+        chosen = [cluster.links[c] for c in links]
+        latency = max((link.latency for link in chosen), default=0.0)
+        axes.append(Axis(size, latency, min((link.bandwidth for link in chosen), default=1.0)))
+    return tuple(axes)
+
+
+def share(layout: Layout, axes: tuple[Axis, ...]) -> int:
+    """Return into how many parts a layout cuts a tensor."""
+    return math.prod(axis.size for axis, place in zip(axes, layout, strict=True) if place >= 0)
+
+
+def change_seconds(size: float, before: Layout, after: Layout, axes: tuple[Axis, ...]) -> float:
+    """Return the seconds to change the layout of a tensor of `size` bytes; infinity where that is impossible."""
+    if before == after:
+        return 0.0
+    if any(b != a and a == PARTIAL for b, a in zip(before, after, strict=True)):
+        return math.inf
+    local, seconds = size / share(before, axes), 0.0
+    steps = sorted(
+        (i for i in range(len(axes)) if before[i] != after[i] and axes[i].size > 1),
+        key=lambda i: (after[i] == REPLICATE, before[i] >= 0, i),
+    )
+    for i in steps:
+        axis, k = axes[i], axes[i].size
+        hops, moved = k - 1, 0.0
+        if after[i] >= 0 and before[i] == REPLICATE:
+            hops, local = 0, local / k
+        elif after[i] >= 0 and before[i] == PARTIAL:
+            moved, local = local * (k - 1) / k, local / k
+        elif after[i] >= 0:
+            moved = local * (k - 1) / k
+        elif before[i] >= 0:
+            moved, local = local * (k - 1), local * k
+        else:
+            hops, moved = 2 * (k - 1), 2 * local * (k - 1) / k
+        seconds += hops * axis.latency + moved / axis.bandwidth
+    return seconds
+
+
+def torch_placements(layout: Layout) -> str:
+    """Return a layout as torch.distributed.tensor writes it: [Shard(0), Replicate()]."""
+    words = {REPLICATE: "Replicate()", PARTIAL: "Partial()"}
+    return "[" + ", ".join(words.get(place, f"Shard({place})") for place in layout) + "]"
+
+
+def partition_spec(layout: Layout, rank: int) -> str:
+    """Return a layout as JAX writes it: P('x', None); partial sums, which it has no word for, are named behind it."""
+    entries = []
+    for dimension in range(rank):
+        names = [AXIS_NAMES[i] for i, place in enumerate(layout) if place == dimension]
+        shown = ", ".join(f"'{name}'" for name in names)
+        entries.append("None" if not names else shown if len(names) == 1 else f"({shown})")
+    while entries and entries[-1] == "None":
+        entries.pop()
+    partial = [AXIS_NAMES[i] for i, place in enumerate(layout) if place == PARTIAL]
+    return f"P({', '.join(entries)})" + (f" partial over {', '.join(partial)}" if partial else "")
