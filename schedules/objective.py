@@ -33,6 +33,7 @@ class PipelinePeriod(PlainObjective):
     kind: ClassVar[str] = "pipeline"
     default_solver: ClassVar[str] = "repetend"
     comparison: ClassVar[tuple[str, ...]] = ("repetend",)
+    kernels: ClassVar[tuple[str, ...]] = ("pipelines",)
 
     def value(
         self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None

@@ -57,6 +57,7 @@ class Portfolio(MeasuringSearch):
     """Heuristics, cross-entropy, annealing and large neighbourhood search on one incumbent."""
 
     name: ClassVar[str] = "portfolio"
+    kernels: ClassVar[tuple[str, ...]] = (*MeasuringSearch.kernels, "bounds")
 
     lns: bool = option(True, meaning="use large neighbourhood search (only with a limit of time)")
     walks: int = option(2, low=1, meaning="annealing walks at the same time")

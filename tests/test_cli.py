@@ -397,23 +397,3 @@ def test_import_is_light():
     assert done.stdout.strip() == "[]"
 
 
-def test_warming_up_runs_no_foreign_solver(monkeypatch):
-    """Compiling ahead runs our own solvers on a small problem, never one of the user's."""
-    from placeopt.cli.comparison import warm_up
-    from placeopt.solvers.heuristics.list_scheduling import Heft
-    from placeopt.solving.registry import make_solver
-
-    met = []
-    monkeypatch.setattr(Heft, "search", lambda self, problem, tracker: met.append(problem.name))
-
-    class Foreign:
-        name = "heft"
-
-        def solve(self, *rest, **more):
-            raise AssertionError
-
-    problem = po.load("gen:ffnn", cluster="uniform:2")
-    warm_up(problem, [("heft", Foreign())])
-    assert met == []
-    warm_up(problem, [("heft", make_solver("heft"))])
-    assert met == ["warm-up"]

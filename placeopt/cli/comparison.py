@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError
 from placeopt.model.objective import objective_of
 from placeopt.solving.bound import bound
+from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.run import best_so_far, check_accepts, run
 
@@ -36,6 +36,7 @@ class Comparison:
 
     Attributes
     ----------
+    first : what interpreted heuristics found while kernels were compiled: it counts where nothing else is found.
     results : in the order of the solvers; bounds are shared, for one that holds for one solution holds for all.
     failures : solvers that refused or failed; what a failed one had found is among the results.
     report : bounds proved beforehand, None before that. alone : value of the best single device, None if no device can hold
@@ -45,6 +46,7 @@ class Comparison:
 
     problem: Any
     results: list[Result[Any]] = field(default_factory=list)
+    first: list[Result[Any]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     report: BoundReport | None = None
     alone: Any = None
@@ -88,7 +90,7 @@ class Comparison:
     def snapshot(self) -> Comparison:
         """Return what is known now, the incumbent of the running solver with it."""
         running = best_so_far()
-        known = [*self.results, *([] if running is None or running.problem != self.problem.name else [running])]
+        known = [*(self.results or self.first), *([] if running is None or running.problem != self.problem.name else [running])]
         found = replace(self, results=known, failures=list(self.failures), interrupted=True)
         found.share_bounds()
         return found
@@ -125,18 +127,20 @@ def chosen_solvers(
 def compare(
     comparison: Comparison, solvers: Sequence[tuple[str, Any]], budget: Budget, *, seed: int, initial: Any,
     bound_seconds: float, announce: Callable[[str], None], on_progress: OnProgress | None,
-    keep: Callable[[Result[Any]], object],
+    keep: Callable[[Result[Any]], object], meanwhile: Callable[[Comparison], object] = lambda _: None,
 ) -> None:  # fmt: skip
     """Prove bounds, run the solvers one after the other, and fill `comparison`; Ctrl-C ends it with what is known.
 
     Parameters
     ----------
     announce : told what runs now. keep : called with every result as soon as there is one.
+    meanwhile : called while other processes compile kernels.
     """
     problem = comparison.problem
     try:
-        announce("compiling")
-        warm_up(problem, solvers)
+        announce("kernels")
+        groups = kernels_of(objective_of(problem), [solver for _, solver in solvers], bounds=True)
+        ensure(groups, meanwhile=lambda: meanwhile(comparison))
         announce("lower bound")
         comparison.report = bound(problem, seconds=bound_seconds)
         for name, solver in solvers:
@@ -153,6 +157,7 @@ def compare(
             comparison.alone = plainest_value(comparison)
     except KeyboardInterrupt:
         comparison.interrupted = True
+    comparison.results = comparison.results or comparison.first
     comparison.share_bounds()
 
 
@@ -188,26 +193,3 @@ def devices_used(result: Result[Any]) -> int:
     """Return how many devices a placement uses, 0 for anything else."""
     device = getattr(result.solution, "device", None)
     return 0 if device is None else len(set(device.tolist()))
-
-
-def warm_up(problem: Any, solvers: Sequence[tuple[str, Any]]) -> None:
-    """Compile the kernels of our own solvers on a small problem, so that no one's runtime contains it.
-
-    The first run after an installation takes a minute here; later ones load what is compiled.
-    """
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.solvers.portfolio import HEURISTICS
-
-    objective = objective_of(problem)
-    if not objective.drawn:
-        return
-    known = specs(objective.kind)
-    names = [name for name, made in solvers if name in known and type(made).__module__.startswith("placeopt.")]
-    if objective.default_solver in names:
-        names += [*HEURISTICS, "cross-entropy", "annealing", "lns"]
-    fork = [(0, v, 3) for v in range(1, 6)] + [(v, 6, 3) for v in range(1, 6)]
-    small = PlacementProblem.from_edges([[v + 2] * 2 for v in range(7)], fork, name="warm-up")
-    for name in dict.fromkeys(names):
-        if objective.name in known[name].accepted:
-            with suppress(InputError, SolverError):  # what a solver refuses it will say about the problem itself
-                run(small, make_solver(name), Budget(0.02, 64))

@@ -118,7 +118,7 @@ def _print(comparison: Comparison, files: list[str]) -> None:
         say(f"{problem.name}: {problem.num_ops} ops, {problem.num_edges} edges, {problem.num_devices} devices")
     if comparison.report is not None and comparison.report.infeasible:
         say(f"infeasible: {comparison.report.infeasible}")
-    say(_table(comparison))
+    say(table(comparison))
     for result in comparison.results:
         if result.message:
             say(f"{result.solver}: {result.message}", markup=False)
@@ -139,7 +139,8 @@ def _print(comparison: Comparison, files: list[str]) -> None:
         say(f"wrote {path}")
 
 
-def _table(comparison: Comparison) -> Any:
+def table(comparison: Comparison) -> Any:
+    """Return the table of solvers for people."""
     from rich.table import Table
 
     problem = comparison.problem
@@ -149,9 +150,10 @@ def _table(comparison: Comparison) -> Any:
     for column in view.columns[1:4] + view.columns[5:]:
         column.justify = "right"
     for i, result in enumerate(comparison.results):
+        gap = result.gap if result.lower_bound else None
         name = f"{result.solver} *" if i == comparison.best and len(comparison.results) > 1 else result.solver
         view.add_row(
-            name, objective.text(problem, result.value), common.percent(result.gap), str(devices_used(result) or "-"),
+            name, objective.text(problem, result.value), common.percent(gap), str(devices_used(result) or "-"),
             result.status, str(result.evaluations), f"{result.runtime:.2f} s",
         )  # fmt: skip
     return view

@@ -46,6 +46,7 @@ def solve_command(
     from placeopt.api import DEFAULT_SECONDS
     from placeopt.certify.verify import read_solution
     from placeopt.cli.comparison import Comparison, chosen_solvers, compare
+    from placeopt.cli.first_table import first_table
     from placeopt.cli.outcome import Outcome
     from placeopt.model.budget import Budget
 
@@ -69,6 +70,7 @@ def solve_command(
         compare(
             comparison, solvers, Budget(seconds, evaluations, target), seed=seed, initial=start,
             bound_seconds=bound_seconds, announce=announce, on_progress=show, keep=outcome.keep,
+            meanwhile=lambda found: first_table(found, [name for name, _ in solvers], quiet=json),
         )  # fmt: skip
     with interrupt.rescued_by(lambda: outcome.tell(comparison, pictures=False)):
         outcome.tell(comparison)

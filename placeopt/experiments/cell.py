@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import faulthandler
 import json
 import os
@@ -24,7 +25,7 @@ from placeopt.model.placement import Placement
 from placeopt.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from placeopt.experiments.study import Cell
 
@@ -47,10 +48,7 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
     guard : enforce the hard timeout by ending the process (impossible where cells share one process).
     """
     note = None if running is None else Path(running) / str(os.getpid())
-    if cell.kind == "placement":
-        from placeopt.makespan.evaluate import warm_up
-
-        warm_up()  # a fresh worker's imports and kernels are not the solver's time
+    prepare([cell])  # what a fresh worker imports, compiles and loads is not the solver's time
     started = time.time()
     if note is not None:
         note.write_text(json.dumps({"key": cell.key, "started": started}))
@@ -70,6 +68,20 @@ def run_cell(cell: Cell, running: str | None = None, guard: bool = True) -> dict
             if note is not None:
                 note.unlink(missing_ok=True)
     return row
+
+
+def prepare(cells: Sequence[Cell]) -> None:
+    """Compile and load the kernels of some cells; what is wrong with a cell it says itself when it runs."""
+    from placeopt.model.objective import named_objective
+    from placeopt.solving.compilation import ensure, kernels_of
+    from placeopt.solving.registry import make_solver
+
+    needed: list[str] = []
+    for cell in cells:
+        with contextlib.suppress(InputError, SolverError):
+            objective = named_objective(cell.kind, cell.objective)
+            needed += kernels_of(objective, [make_solver(cell.solver, cell.kind, **cell.options)], bounds=True)
+    ensure(needed)
 
 
 def _words(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.experiments.alone import run_alone
-from placeopt.experiments.cell import failure, run_cell
+from placeopt.experiments.cell import failure, prepare, run_cell
 from placeopt.experiments.progress import Reporter, Summary
 from placeopt.experiments.store import RunStore, latest
 from placeopt.experiments.study import Cell, Study, expand
@@ -66,7 +66,7 @@ def run_study(
         summary.skipped = len(cells) - len(todo)
         if reporter is not None:
             reporter.begin(summary, [known[cell.key] for cell in cells if cell.key in finished])
-        _warm_up(todo)
+        prepare(todo)  # once, here: the workers load what is compiled
         try:
             for row in _execute(todo, folder, jobs, backend, address):
                 store.append(row)
@@ -98,14 +98,6 @@ def _check_workers(cells: list[Cell], jobs: int, cores: int) -> None:
                 f"options = {{num_workers = {max(1, cores // jobs)}}}, use --jobs {max(1, cores // workers)}, or allow "
                 "it with --oversubscribe"
             )
-
-
-def _warm_up(cells: list[Cell]) -> None:
-    """Compile the kernels once, here, so that workers load them from numba's cache."""
-    if cells and cells[0].kind == "placement":
-        from placeopt.makespan.evaluate import warm_up
-
-        warm_up()
 
 
 def _execute(cells: list[Cell], folder: Path, jobs: int, backend: str, address: str | None) -> Iterator[dict[str, Any]]:

@@ -24,6 +24,7 @@ class Latency(SteadyObjective):
     comparison: ClassVar[tuple[str, ...]] = ("cp-sat",)
     ordered: ClassVar[bool] = True
     prover: ClassVar[str] = "cp-sat"
+    kernels: ClassVar[tuple[str, ...]] = ("latency", "ranks")
     bound_methods: ClassVar[tuple[str, ...]] = ("path", "flow")
 
     def evaluate_batch(

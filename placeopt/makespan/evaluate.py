@@ -74,8 +74,21 @@ class Evaluation:
         return Schedule(self.placement.device, self.start, self.finish, rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
 
 
-_NO_RANK = frozen(np.zeros(0, dtype=np.int64))
 _NO_RANKS = frozen(np.zeros((0, 0), dtype=np.int64))
+
+
+def _empty_trace(problem: PlacementProblem | None = None) -> kernels.Trace:
+    """Return the memory for the execution of one placement; none without a problem."""
+    n, k, edges = (0, 0, 0) if problem is None else (problem.num_ops, problem.num_devices, problem.num_edges)
+    return kernels.Trace(*(np.zeros(shape, dtype=np.int64) for shape in (n, n, (4, edges), 1, k)))
+
+
+_NO_TRACE = _empty_trace()
+
+
+def _table(rows: NDArray[Any], kind: type[np.integer[Any]]) -> NDArray[Any]:
+    """Return rows as kernels read them."""
+    return _read_only(np.ascontiguousarray(rows, dtype=kind))
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -119,21 +132,24 @@ def evaluate(
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InfeasiblePlacementError(f"the placement is not valid: {problems[0]}{more}")
-    rank = _NO_RANK if placement.priority is None or mode == "fifo" else placement.priority
-    makespan, start, finish_, requests, peak = kernels.single(arrays, placement.device, rank, kernels.MODES[mode])
-    if makespan == kernels.DEADLOCK:
+    ranks = _NO_RANKS if placement.priority is None or mode == "fifo" else _table(placement.priority[None, :], np.int64)
+    makespan, trace = np.empty(1, dtype=np.int64), _empty_trace(problem)
+    kernels.batch(arrays, _table(placement.device[None, :], np.int32), ranks, kernels.MODES[mode], makespan, trace)
+    if makespan[0] == INFEASIBLE:
         raise InfeasiblePlacementError(
             "the placement's priorities cannot be executed in 'planned' order: some op is ranked before one it "
             "waits for; use queue='priority', or ranks that follow a topological order"
         )
-    if check and problem.memory == "peak" and (peak > problem.capacity).any():
-        d = int((peak > problem.capacity).argmax())
+    if check and problem.memory == "peak" and (trace.peak > problem.capacity).any():
+        d = int((trace.peak > problem.capacity).argmax())
         raise InfeasiblePlacementError(
-            f"device '{problem.device_names[d]}' peaks at {int(peak[d])} bytes, over its capacity of "
+            f"device '{problem.device_names[d]}' peaks at {int(trace.peak[d])} bytes, over its capacity of "
             f"{int(problem.capacity[d])}; move ops with large tensors to other devices"
         )
-    start, finish_, peak = (_read_only(array) for array in (start, finish_, peak))
-    return Evaluation(problem, placement, int(makespan), mode, start, finish_, peak, requests)
+    start, finish_, peak = (_read_only(array) for array in (trace.start, trace.finish, trace.peak))
+    return Evaluation(
+        problem, placement, int(makespan[0]), mode, start, finish_, peak, trace.requests[:, : trace.num_requests[0]]
+    )
 
 
 def evaluate_batch(
@@ -159,14 +175,14 @@ def evaluate_batch(
     table = np.asarray(devices)
     if table.dtype.kind not in "iu":
         table = int_array(table, table.shape, "devices")
-    table = _read_only(np.ascontiguousarray(table, dtype=np.int32))
+    table = _table(table, np.int32)
     if table.ndim != 2 or table.shape[1] != problem.num_ops:
         raise InputError(f"devices: expected shape (batch, {problem.num_ops}), received {table.shape}")
     mode = kernels.MODES[_mode(queue, priorities is not None)]
     if priorities is None or mode == kernels.FIFO:
         ranks = _NO_RANKS
     else:
-        ranks = _read_only(np.ascontiguousarray(np.atleast_2d(np.asarray(priorities)), dtype=np.int64))
+        ranks = _table(np.atleast_2d(np.asarray(priorities)), np.int64)
         if ranks.shape not in ((1, problem.num_ops), table.shape):
             raise InputError(
                 f"priorities: expected shape {table.shape} or ({problem.num_ops},), received {ranks.shape}"
@@ -176,7 +192,7 @@ def evaluate_batch(
     shared = len(ranks) < 2
 
     def run(piece: slice) -> None:
-        kernels.batch(arrays, table[piece], ranks if shared else ranks[piece], mode, out[piece])
+        kernels.batch(arrays, table[piece], ranks if shared else ranks[piece], mode, out[piece], _NO_TRACE)
 
     parallel_slices(run, len(table), len(table) * (problem.num_ops + problem.num_edges), threads)
     return out

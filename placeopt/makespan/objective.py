@@ -31,6 +31,8 @@ class Makespan(PlacementObjective):
     prover: ClassVar[str] = "cp-sat"
     baseline: ClassVar[str] = "single-device"
     drawn: ClassVar[bool] = True
+    kernels: ClassVar[tuple[str, ...]] = ("evaluator", "ranks")
+    bound_kernels: ClassVar[tuple[str, ...]] = ("bounds",)
 
     def default_queue(self, solution: Placement) -> str:
         """Queues sorted by priority where there are priorities, else first in, first out."""

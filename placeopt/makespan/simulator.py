@@ -764,42 +764,51 @@ def _load(w: Workspace, devices: NDArray[np.int32], ranks: NDArray[np.int64], ro
             w.rank[op] = ranks[row, op]
 
 
-@entry
-def batch(arrays: ProblemArrays, devices: NDArray[np.int32], ranks: NDArray[np.int64], mode: int, out: NDArray[np.int64]) -> None:
-    """Makespan of every row of `devices` into `out`; INFEASIBLE where a constraint is broken.
+class Trace(NamedTuple):
+    """What happens in the execution of one placement; empty arrays where only the makespans of many are asked for."""
 
-    `ranks` has no row (mode FIFO), one row for all placements, or one row each.
+    start: NDArray[np.int64]  # (n,)
+    finish: NDArray[np.int64]  # (n,)
+    requests: NDArray[np.int64]  # (4, edges) tensor, destination, start, finish of the contended transfers
+    num_requests: NDArray[np.int64]  # (1,) how many of them there are
+    peak: NDArray[np.int64]  # (k,) bytes
+
+
+@inner
+def _keep(arrays: ProblemArrays, w: Workspace, num_requests: int, trace: Trace) -> None:
+    """Copy the execution in `w`."""
+    for op in range(len(trace.start)):
+        trace.start[op], trace.finish[op] = w.start[op], w.finish[op]
+    for r in range(num_requests):
+        trace.requests[0, r], trace.requests[1, r] = w.request_tensor[r], w.request_destination[r]
+        trace.requests[2, r], trace.requests[3, r] = w.request_start[r], w.request_finish[r]
+    trace.num_requests[0] = num_requests
+    peak = peak_memory(arrays, w, num_requests)
+    for d in range(len(peak)):
+        trace.peak[d] = peak[d]
+
+
+@entry
+def batch(
+    arrays: ProblemArrays, devices: NDArray[np.int32], ranks: NDArray[np.int64], mode: int, out: NDArray[np.int64],
+    trace: Trace,
+) -> None:  # fmt: skip
+    """Makespan of every row of `devices` into `out`; INFEASIBLE where a constraint is broken or nothing can be executed.
+
+    `ranks` has no row (mode FIFO), one row for all placements, or one row each. With a trace the one placement is
+    executed whatever constraints it breaks.
     """
     w = make_workspace(arrays)
+    traced = len(trace.start) > 0
     for row in range(devices.shape[0]):
         out[row] = INFEASIBLE
         _load(w, devices, ranks, row)
-        if _allowed(arrays, w):
+        if traced or _allowed(arrays, w):
             makespan, requests = execute(arrays, w, mode)
-            if makespan != DEADLOCK and not (arrays.peak_memory and _too_full(arrays, w, requests)):
-                out[row] = makespan
-
-
-@entry
-def single(
-    arrays: ProblemArrays, device: NDArray[np.int64], rank: NDArray[np.int64], mode: int
-) -> tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return (makespan, start, finish, requests, peak memory) of one placement; `rank` is empty in the mode FIFO.
-
-    `requests` has the rows tensor, destination, start and finish of the contended transfers.
-    """
-    w = make_workspace(arrays)
-    for op in range(len(device)):
-        w.device[op] = device[op]
-    for op in range(len(rank)):
-        w.rank[op] = rank[op]
-    makespan, count = execute(arrays, w, mode)
-    requests = np.empty((4, count), np.int64)
-    if makespan == DEADLOCK:
-        return makespan, w.start, w.finish, requests, np.zeros(arrays.compute.shape[1], np.int64)
-    for r in range(count):
-        requests[0, r] = w.request_tensor[r]
-        requests[1, r] = w.request_destination[r]
-        requests[2, r] = w.request_start[r]
-        requests[3, r] = w.request_finish[r]
-    return makespan, w.start, w.finish, requests, peak_memory(arrays, w, count)
+            if makespan == DEADLOCK:
+                continue
+            if traced:
+                _keep(arrays, w, requests, trace)
+            elif arrays.peak_memory and _too_full(arrays, w, requests):
+                continue
+            out[row] = makespan

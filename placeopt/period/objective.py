@@ -23,6 +23,7 @@ class Period(SteadyObjective):
     default_solver: ClassVar[str] = "ideal-dp"
     comparison: ClassVar[tuple[str, ...]] = ("linear-dp", "ideal-dp")
     prover: ClassVar[str] = "cp-sat"
+    kernels: ClassVar[tuple[str, ...]] = ("period", "ranks")
     bound_methods: ClassVar[tuple[str, ...]] = ("load", "op", "pigeonhole", "area", "columns")
 
     def evaluate_batch(

@@ -24,10 +24,12 @@ class SearchSolver(ABC):
     ----------
     name : registered name.
     endless : whether it never stops by itself, so that a budget of seconds or evaluations is needed.
+    kernels : groups of kernels that it calls, besides those of the objective: see `placeopt.solving.compilation`.
     """
 
     name: ClassVar[str]
     endless: ClassVar[bool] = False
+    kernels: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check_options(self, self.name)

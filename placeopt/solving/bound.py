@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.objective import objective_of
+from placeopt.solving.compilation import ensure, kernels_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,4 +28,6 @@ def bound(
     InputError
         If a method is unknown, or `problem` is no problem.
     """
-    return objective_of(problem).bounds(problem, seconds, methods=methods, upper=upper)
+    objective = objective_of(problem)
+    ensure(kernels_of(objective, bounds=True))  # compiling does not count
+    return objective.bounds(problem, seconds, methods=methods, upper=upper)

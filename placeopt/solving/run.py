@@ -14,6 +14,7 @@ from placeopt.model.errors import InfeasiblePlacementError, InputError, Refused,
 from placeopt.model.files import one_line
 from placeopt.model.objective import Finished, Objective, objective_of
 from placeopt.model.result import STOP_REASONS
+from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.registry import accepted_objectives
 from placeopt.solving.tracker import Tracker, running_trackers
 
@@ -54,8 +55,7 @@ def run(
     objective = objective_of(problem)
     if getattr(solver, "endless", False) and budget.unlimited:
         raise InputError(f"solver '{solver.name}' never stops by itself: give a budget of seconds or evaluations")
-    if budget.seconds is not None and hasattr(solver, "warm_up"):
-        solver.warm_up()  # kernels are compiled before the clock starts
+    ensure(kernels_of(objective, [solver], bounds=bound is True))  # kernels are compiled before the clock starts
     tracker: Tracker[Any] = Tracker(solver.name, problem, budget, seed=seed, on_progress=on_progress)
     measured = getattr(solver, "measure", None) is not None  # bounds hold for the model, not for the caller's clock
     if initial is not None:

@@ -43,6 +43,7 @@ class CpSat(SearchSolver):
     warm_start: bool = option(True, meaning="start from the best fast heuristic, not only from the initial solution")
 
     name: ClassVar[str] = "cp-sat"
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "bounds", "period-dp", "period-search")
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Search for the best placement and prove it."""

@@ -34,6 +34,7 @@ class IdealDp(SearchSolver):
     """
 
     name: ClassVar[str] = "ideal-dp"
+    kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
     max_ideals: int = option(
         2_000_000, low=1, meaning="ideals of the graph; with more, the best linear order found is returned"
     )

@@ -43,6 +43,7 @@ class LinearDp(SearchSolver):
     """Best pipeline along topological orders; a chain is feasible for every contiguity."""
 
     name: ClassVar[str] = "linear-dp"
+    kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
     orders: int = option(4, low=1, meaning="orders tried; the first is fixed, the rest come from the seed")
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:

@@ -53,6 +53,7 @@ class Milp(SearchSolver):
     """Period by mixed-integer programming: any contiguity, 1F1B and GPipe, unrelated devices."""
 
     name: ClassVar[str] = "milp"
+    kernels: ClassVar[tuple[str, ...]] = ("period-dp", "period-search")
     warm_start: bool = option(True, meaning="find an incumbent by dynamic programming and annealing first")
     log: bool = option(False, meaning="print HiGHS' own log")
 

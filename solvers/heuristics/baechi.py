@@ -85,6 +85,7 @@ class MEtf(Heuristic):
     """Earliest task first over the devices with space, ties in topological order."""
 
     name: ClassVar[str] = "m-etf"
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
     inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
@@ -100,6 +101,7 @@ class MSct(Heuristic):
     """
 
     name: ClassVar[str] = "m-sct"
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
     inflations: ClassVar[tuple[float, ...]] = CAUTIOUS
 
     threshold: float = option(

@@ -162,6 +162,7 @@ class EdgeZeroing(Heuristic):
     """
 
     name: ClassVar[str] = "edge-zeroing"
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "clusterings")
 
     caps: tuple[float, ...] = option(
         (1.0, 1.05, 0.8, 1.15, 0.67, 0.5, 1.3, 0.34, 0.25, 1.6, 0.125, 0.0625),
@@ -207,6 +208,7 @@ class Dsc(Heuristic):
     """
 
     name: ClassVar[str] = "dsc"
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "clusterings")
 
     slack: tuple[float, ...] = option(SLACK, meaning="load limits of the mapping, as excess over the ideal load per device")
     cuts: tuple[float, ...] = option(

@@ -34,6 +34,7 @@ class CriticalPath(Heuristic):
     """
 
     name: ClassVar[str] = "critical-path"
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
 
     runs: int = option(50, low=1, meaning="number of tie-breakings, of which the best is kept")
 

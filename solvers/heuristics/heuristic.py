@@ -41,6 +41,7 @@ class Heuristic(SearchSolver):
     batch : candidates evaluated at once.
     """
 
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists")
     inflations: ClassVar[tuple[float, ...]] = INFLATIONS
     batch: ClassVar[int] = 64
 

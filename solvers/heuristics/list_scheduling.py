@@ -142,6 +142,7 @@ class Etf(Heuristic):
     """Earliest task first: of all ready ops and devices, start the pair that can start earliest."""
 
     name: ClassVar[str] = "etf"
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time")
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Plan once; ties by static level, then by op, then by device."""

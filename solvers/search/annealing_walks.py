@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.makespan import evaluate as evaluation
-from placeopt.model.problem import PlacementProblem
 from placeopt.model.threads import num_threads
 from placeopt.solvers.heuristics.context import Context
-from placeopt.solvers.search import population_kernels, walk_kernels
+from placeopt.solvers.search import walk_kernels
 from placeopt.solvers.search.search_space import SearchSpace, ranked
 from placeopt.solvers.search.walk_kernels import METROPOLIS, MOVES
 from placeopt.solvers.search.walk_state import NEVER, Leg, make_state
@@ -35,22 +32,6 @@ def move_weights(names: str) -> tuple[float, ...]:
     """Return the relative frequency of each move: the same for those named, "all" or some joined by commas."""
     wanted = named(names, MOVES, "annealing option moves")
     return tuple(float(name in wanted) for name in MOVES)
-
-
-@functools.cache
-def warm_up() -> None:
-    """Compile the kernels of the searches (or load them from numba's cache), before any clock starts."""
-    problem = PlacementProblem.from_edges([[1, 1], [1, 1], [1, 1]], [(0, 1, 1), (1, 2, 1)], name="warm-up")
-    evaluation.warm_up()
-    space, states = SearchSpace(problem), np.full((2, 3), 200, dtype=np.int64)
-    AnnealingWalk(space, np.zeros(3, dtype=np.int64), space.sequence, states[0]).run(2, 1.0, 1.0)
-    homes, ranks = np.zeros((2, 3), dtype=np.int64), np.zeros((2, 3), dtype=np.int64)
-    population_kernels.fit(space.graph, homes, states)
-    population_kernels.mutate(space.graph, homes, ranks, states, 1)
-    half, rows = np.full((3, 2), 0.5), np.zeros((2, 3), dtype=np.int32)
-    drawn = population_kernels.sample(np.arange(3), np.cumsum(half, axis=1), states, rows)
-    population_kernels.frequencies(drawn, 2)
-    population_kernels.surrogate_gradient(half, half, drawn, np.zeros(2), 0.2, 0.01)
 
 
 class AnnealingWalk:

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.solvers.search.annealing_walks import warm_up
 from placeopt.solvers.search.evaluator import BudgetedEvaluator, Measure
 from placeopt.solvers.search.starting_points import check_start, starting_placements
 from placeopt.solving.base import SearchSolver
@@ -25,14 +24,10 @@ class MeasuringSearch(SearchSolver):
     """A search that can minimise a measurement of the caller instead of the problem's objective."""
 
     endless: ClassVar[bool] = True
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "walks", "populations")
 
     measure: Measure | None = option(None, meaning="callable: devices to seconds, instead of the problem's objective")
     threads: int | None = option(None, meaning="threads, one per core by default; the result does not depend on it")
-
-    @staticmethod
-    def warm_up() -> None:
-        """Compile the kernels before the clock starts."""
-        warm_up()
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ class Lns(SearchSolver):
     adaptive: bool = option(True, meaning="prefer the windows that pay; otherwise they are drawn alike")
 
     name: ClassVar[str] = "lns"
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "bounds")
     endless: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

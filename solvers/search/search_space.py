@@ -101,7 +101,7 @@ class SearchSpace:
 
     def homes_of(self, device: NDArray[Any]) -> Ints:
         """Device of the first op of each unit, for one or many rows of devices."""
-        return np.asarray(device)[..., self.problem.units.first_op].astype(np.int64)
+        return np.asarray(device)[..., self.problem.units.first_op].astype(np.int64, order="C")
 
     def devices_of(self, homes: Ints) -> Ints:
         """Device of each op, for one or many rows of homes."""

@@ -1,0 +1,40 @@
+"""`placeopt warm-up`: compile every kernel once."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from placeopt.cli import common
+
+
+def warm_up_command(
+    groups: Annotated[list[str] | None, typer.Argument(help="Groups of kernels; all by default.", show_default=False)] = None,
+    list_groups: Annotated[bool, typer.Option("--list", help="Say what is compiled already, and stop.")] = False,
+) -> None:
+    """Compile all kernels, once after an installation; takes no time where they are compiled already.
+
+    Example: `placeopt warm-up`
+    """
+    from placeopt.solving.compilation import GROUPS, cached, compile_cold, find_groups
+
+    wanted = find_groups(groups or GROUPS)
+    cold = [group for group in wanted if not cached(group)]
+    say = common.console().print
+    if list_groups:
+        for group in wanted:
+            say(f"{group.name}: {'not compiled' if group in cold else 'compiled'}")
+        return
+    started = time.perf_counter()
+
+    def done(name: str, seconds: float) -> None:
+        say(f"{name}: compiled in {seconds:.1f} s")
+
+    compile_cold(cold, done)
+    left = [group.name for group in cold if not cached(group)]
+    if left:
+        say(f"could not compile or keep {', '.join(left)}: is the folder of numba's cache writable?")
+        raise typer.Exit(1)
+    say(f"{len(wanted)} groups of kernels are compiled ({len(cold)} now, {time.perf_counter() - started:.1f} s)")

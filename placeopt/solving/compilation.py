@@ -1,0 +1,291 @@
+"""Kernels are compiled once, before any clock starts: in other processes, while this one stays free to react.
+
+numba compiles a kernel when it is first called and keeps it in a cache on disk. Kernels that are used together form a
+group; solvers and objectives name the groups that they call (their attribute `kernels`), and `ensure` compiles those that
+are not in the cache yet, the groups of a run side by side. What a process loads from the cache it loads here too,
+so that no search pays for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.threads import num_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+@dataclass(frozen=True)
+class KernelGroup:
+    """Kernels that are compiled together.
+
+    Attributes
+    ----------
+    modules : where they are, below `placeopt`. first_run : "module:function" that calls each once, on something small.
+    seconds : processor seconds that compiling takes, about (results/start measures them).
+    objectives : names of the objectives whose problems need them; none for any.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    first_run: str
+    seconds: float
+    objectives: tuple[str, ...] = ()
+
+
+_FIRST = "placeopt.solvers.first_runs:"
+
+_MAKESPAN, _PERIOD, _LATENCY = ("makespan",), ("period",), ("latency",)
+
+GROUPS = {
+    group.name: group
+    for group in (
+        KernelGroup("evaluator", ("makespan.simulator",), "placeopt.makespan.evaluate:warm_up", 12.0),
+        KernelGroup("ranks", ("solvers.heuristics.ranks",), _FIRST + "ranks", 4.0),
+        KernelGroup("lists", ("solvers.heuristics.insertion_kernels",), _FIRST + "lists", 6.0, _MAKESPAN),
+        KernelGroup("lists-by-time", ("solvers.heuristics.time_kernels",), _FIRST + "lists_by_time", 8.0, _MAKESPAN),
+        KernelGroup("clusterings", ("solvers.heuristics.clustering_kernels",), _FIRST + "clusterings", 7.0, _MAKESPAN),
+        KernelGroup("walks", ("solvers.search.walk_kernels",), _FIRST + "walks", 9.0, _MAKESPAN),
+        KernelGroup("populations", ("solvers.search.population_kernels",), _FIRST + "populations", 7.0),
+        KernelGroup(
+            "bounds", tuple(f"makespan.bounds.{name}" for name in ("communication", "energy", "head_tail", "critical_path")),
+            _FIRST + "bounds", 7.0, _MAKESPAN,
+        ),
+        KernelGroup("policies", ("solvers.policy.group_and_place", "solvers.policy.select_and_place"), _FIRST + "policies", 20.0,
+                    _MAKESPAN),
+        KernelGroup("period", ("period.loads",), _FIRST + "period", 5.0, _PERIOD),
+        KernelGroup("period-dp", ("solvers.exact.period_dp", "model.ideals"), _FIRST + "period_dp", 6.0, _PERIOD),
+        KernelGroup("period-search", ("solvers.exact.period_local_search",), _FIRST + "period_search", 6.0, _PERIOD),
+        KernelGroup("latency", ("latency.slots", "latency.bounds.slot_program"), _FIRST + "latency", 10.0, _LATENCY),
+        KernelGroup("pipelines", ("schedules.evaluate", "schedules.device_tree"), "placeopt.schedules.solve:warm_up", 8.0),
+    )
+}  # fmt: skip
+"""In the order in which they are compiled: first what takes longest, or what another one's first run calls."""
+
+WORKER_SECONDS = 3.0
+"""Compiling that takes less than this is done here: another process would take that long to start."""
+
+_ready: set[str] = set()
+
+
+class _FirstRun(threading.local):
+    active = False  # whether what runs here is only there to be compiled: it prepares nothing itself
+
+
+_first_run = _FirstRun()
+
+
+def kernels_of(objective: Any, solvers: Iterable[Any] = (), *, bounds: bool = False) -> list[str]:
+    """Return the groups that an objective, its bounds and some solvers call, without repetitions."""
+    names = [*getattr(objective, "kernels", ()), *(getattr(objective, "bound_kernels", ()) if bounds else ())]
+    for solver in solvers:
+        named = getattr(solver, "kernels", ())
+        names += [name for name in named if not _group(name).objectives or objective.name in _group(name).objectives]
+    return list(dict.fromkeys(names))
+
+
+def ensure(
+    names: Iterable[str], *, say: Callable[[str], object] | None = None, meanwhile: Callable[[], object] | None = None
+) -> None:
+    """Compile what is not compiled yet and load it, so that no search pays for it.
+
+    Parameters
+    ----------
+    names : groups of kernels. say : told, in words, that kernels are compiled and how long that took; by default a
+        line on the standard error stream.
+    meanwhile : called while other processes compile; not at all where nothing has to be compiled.
+
+    Raises
+    ------
+    InputError
+        If a name is not known.
+    """
+    wanted = find_groups(name for name in names if name not in _ready)
+    if not wanted or _first_run.active or _interpreted():
+        return
+    cold = [group for group in wanted if not cached(group)]
+    if sum(group.seconds for group in cold) >= WORKER_SECONDS:
+        tell = _say_on_stderr if say is None else say
+        workers = _num_workers(cold)
+        tell(f"compiling kernels, once after an installation: about {sum(g.seconds for g in cold) / workers:.0f} s on "
+             f"{workers} core{'s' if workers > 1 else ''} ('placeopt warm-up' compiles all of them)")  # fmt: skip
+        started = time.perf_counter()
+        compile_cold(cold, meanwhile=meanwhile)
+        tell(f"compiled in {time.perf_counter() - started:.1f} s; no search pays for it")
+    for group in wanted:
+        run_first(group)
+
+
+def find_groups(names: Iterable[str]) -> list[KernelGroup]:
+    """Return the groups of some names, in the order in which they are compiled."""
+    known = {_group(name).name for name in names}
+    return [group for group in GROUPS.values() if group.name in known]
+
+
+def compile_cold(
+    groups: list[KernelGroup], done: Callable[[str, float], object] = lambda *_: None, *,
+    meanwhile: Callable[[], object] | None = None,
+) -> None:
+    """Compile groups in other processes; `done` is told the name of each and its seconds. Ctrl-C ends them."""
+    if not groups:
+        return
+    with _Workers(groups, _num_workers(groups), done) as compiling:
+        if meanwhile is not None:
+            meanwhile()
+        compiling.wait()
+
+
+def _num_workers(groups: list[KernelGroup]) -> int:
+    return min(len(groups), num_threads())
+
+
+def run_first(group: KernelGroup) -> None:
+    """Load the kernels of a group in this process, compiling those that are not in the cache."""
+    if group.name in _ready:
+        return
+    module, _, function = group.first_run.partition(":")
+    _first_run.active = True
+    try:
+        getattr(importlib.import_module(module), function)()
+    finally:
+        _first_run.active = False
+    _ready.add(group.name)
+
+
+def cached(group: KernelGroup) -> bool:
+    """Whether every kernel of a group that Python calls is in numba's cache, compiled for this processor."""
+    return all(_in_cache(kernel) for module in group.modules for kernel in entries(importlib.import_module(f"placeopt.{module}")))
+
+
+def entries(module: Any) -> list[Any]:
+    """Return the kernels of a module that Python calls."""
+    return [
+        value for value in vars(module).values()
+        if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__
+        and not value.targetoptions.get("no_cpython_wrapper", False)
+    ]  # fmt: skip
+
+
+def _in_cache(kernel: Any) -> bool:
+    """Whether a kernel has a compiled version, loaded or on disk; False where numba does not say."""
+    if kernel.signatures:
+        return True
+    try:
+        index = kernel._cache._cache_file._load_index()
+        return any(key[1] == kernel.targetctx.codegen().magic_tuple() for key in index)
+    except Exception:  # the inside of numba: compiling once more is slow, but right
+        return False
+
+
+def _group(name: str) -> KernelGroup:
+    if name not in GROUPS:
+        raise InputError(f"kernels: there is no group '{name}'; {did_you_mean(name, list(GROUPS))}")
+    return GROUPS[name]
+
+
+def _interpreted() -> bool:
+    from numba import config
+
+    return bool(config.DISABLE_JIT)
+
+
+def _say_on_stderr(words: str) -> None:
+    print(f"placeopt: {words}", file=sys.stderr, flush=True)
+
+
+class _Workers:
+    """Processes that compile groups of kernels, each taking the next one when it is done; Ctrl-C ends them."""
+
+    def __init__(self, groups: list[KernelGroup], count: int, done: Callable[[str, float], object]) -> None:
+        self._left, self._done = list(groups), done
+        self._lock = threading.Lock()
+        path = os.pathsep.join([part for part in sys.path if part])
+        code = "from placeopt.solving.compilation import serve; serve()"
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                text=True, env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
+            )
+            for _ in range(count)
+        ]  # fmt: skip
+        self._threads = [threading.Thread(target=self._feed, args=(p,), daemon=True) for p in self._processes]
+
+    def __enter__(self) -> _Workers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def wait(self) -> None:
+        """Wait for all groups, in steps in which a signal is noticed."""
+        while any(thread.is_alive() for thread in self._threads):
+            time.sleep(0.05)
+
+    def _feed(self, process: subprocess.Popen[str]) -> None:
+        """Hand a process one group after the other; one that fails is left to whoever calls its kernels."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            while True:
+                with self._lock:
+                    if not self._left:
+                        return
+                    group = self._left.pop(0)
+                started = time.perf_counter()
+                process.stdin.write(group.name + "\n")
+                process.stdin.flush()
+                if not process.stdout.readline():
+                    return
+                self._done(group.name, time.perf_counter() - started)
+
+
+def serve() -> None:
+    """Compile the groups named on the standard input, line by line, and answer with a line each (a worker's main)."""
+    waiting: list[str] = []
+    arrived = threading.Semaphore(0)
+
+    def listen(lines: IO[str]) -> None:
+        for line in lines:
+            waiting.append(line.strip())
+            arrived.release()
+        os._exit(0)  # whoever asked is gone
+
+    threading.Thread(target=listen, args=(sys.stdin,), daemon=True).start()
+    while True:
+        arrived.acquire()
+        group = _group(waiting.pop(0))
+        with _alone(group.name):
+            run_first(group)
+        print(group.name, flush=True)
+
+
+@contextlib.contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Let one process compile a group, the others wait and load it: several may start at the same time."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    place = zlib.crc32(f"{Path(__file__).resolve()} {os.environ.get('NUMBA_CACHE_DIR', '')}".encode())
+    user = os.getuid()
+    with open(Path(tempfile.gettempdir()) / f"placeopt-{user}-{place:08x}-{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

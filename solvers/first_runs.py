@@ -1,0 +1,139 @@
+"""Something small for every group of kernels to do, so that they are compiled before they are needed.
+
+`placeopt.solving.compilation` names these functions; each calls every kernel of its group that Python calls, with the very
+types of a real run, and as few kernels of other groups as it can.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from placeopt.model.budget import Budget
+from placeopt.model.problem import PlacementProblem
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run
+
+
+@cache
+def small_problem(objective: str = "makespan") -> PlacementProblem:
+    """Return one op that feeds five, which feed one, on two devices."""
+    fork = [(0, v, 3) for v in range(1, 6)] + [(v, 6, 3) for v in range(1, 6)]
+    return PlacementProblem.from_edges([[v + 2] * 2 for v in range(7)], fork, name="warm-up", objective=objective)
+
+
+def bounds() -> None:
+    """Run the combinatorial bounds on the makespan."""
+    from placeopt.makespan.bounds.analysis import Analysis
+
+    Analysis(small_problem(), seconds=60.0).run_all(
+        ("critical-path", "load", "communication", "head-tail", "energy", "destructive"), optional=False
+    )
+
+
+def ranks() -> None:
+    """Rank the ops in every way."""
+    from placeopt.solvers.heuristics import ranks as rank
+    from placeopt.solvers.heuristics.context import Context
+
+    context = Context(small_problem())
+    context.upward_rank()
+    device = np.zeros(context.problem.num_ops, dtype=np.int64)
+    rank.clustered_rank(context.graph, context.mean_compute, context.mean_transfer, context.units.unit)
+    rank.placed_rank(context.graph, context.costs, device)
+    rank.downward_rank(context.graph, context.mean_compute, context.mean_transfer)
+    rank.optimistic_cost(context.graph, context.costs, context.mean_transfer)
+    rank.priority_list(context.graph, Context.inverse(context.graph.order))
+
+
+def lists() -> None:
+    """Schedule in a given order."""
+    from placeopt.solvers.heuristics.context import Context
+
+    context = Context(small_problem())
+    context.in_order(np.array(context.graph.order))
+
+
+def lists_by_time() -> None:
+    """Schedule by time, with favourite children, and by earliest start."""
+    from placeopt.solvers.heuristics import time_kernels
+    from placeopt.solvers.heuristics.context import Context
+
+    context = Context(small_problem())
+    graph, costs, units = context.graph, context.costs, context.units
+    position, none = Context.inverse(graph.order), np.full(context.problem.num_ops, -1, dtype=np.int64)
+    context.by_time(position)
+    time_kernels.schedule_with_favourites(graph, costs, units, position, none, context.unpinned)
+    time_kernels.schedule_earliest_start(graph, costs, units, np.array(graph.order), position, context.unpinned)
+
+
+def clusterings() -> None:
+    """Cluster in every way, and map clusters to devices."""
+    from placeopt.solvers.heuristics import clustering
+    from placeopt.solvers.heuristics import clustering_kernels as kernels
+    from placeopt.solvers.heuristics.context import Context
+
+    context = Context(small_problem())
+    graph = clustering.unit_graph(context)
+    kernels.internalise(graph, context.units.unit, clustering.op_edges(context, np.array(context.graph.order)))
+    clustering.dsc_clusters(context)
+    clustering.map_clusters(graph, kernels.zero_edges(graph, 1, 10.0), 10.0)
+
+
+def walks() -> None:
+    """Take a few steps of an annealing walk."""
+    from placeopt.solvers.search.annealing_walks import AnnealingWalk
+    from placeopt.solvers.search.search_space import SearchSpace
+
+    problem = small_problem()
+    order, random = np.array(problem.topological_order), np.full(3, 200, dtype=np.int64)
+    AnnealingWalk(SearchSpace(problem), np.zeros(problem.num_ops, dtype=np.int64), order, random).run(2, 1.0, 1.0)
+
+
+def populations() -> None:
+    """Mutate, mend, draw and count the rows of a population."""
+    from placeopt.solvers.search import population_kernels as kernels
+    from placeopt.solvers.search.search_space import SearchSpace
+
+    space, states = SearchSpace(small_problem()), np.full((2, 3), 200, dtype=np.int64)
+    homes = np.zeros((2, 7), dtype=np.int64)
+    kernels.fit(space.graph, homes, states)
+    kernels.mutate(space.graph, homes, np.zeros((2, 7), dtype=np.int64), states, 1)
+    half, rows = np.full((7, 2), 0.5), np.zeros((2, 7), dtype=np.int32)
+    drawn = kernels.sample(np.arange(7), np.cumsum(half, axis=1), states, rows)
+    kernels.frequencies(drawn, 2)
+    kernels.surrogate_gradient(half, half, drawn, np.zeros(2), 0.2, 0.01)
+
+
+def period() -> None:
+    """Evaluate a pipeline partition."""
+    from placeopt.model.objective import objective_of
+
+    problem = small_problem("period")
+    objective_of(problem).evaluate_batch(problem, np.zeros((1, problem.num_ops), dtype=np.int32))
+
+
+def period_dp() -> None:
+    """Solve a small partition by dynamic programming."""
+    _run("ideal-dp", "period")
+
+
+def period_search() -> None:
+    """Improve a small partition by local search."""
+    _run("cp-sat", "period")
+
+
+def policies() -> None:
+    """Learn a little with every policy."""
+    for name in ("dual-policy", "graph-parsing", "grouper-placer"):
+        _run(name, "makespan")
+
+
+def latency() -> None:
+    """Evaluate and improve a small placement under the latency."""
+    _run("cp-sat", "latency")
+
+
+def _run(solver: str, objective: str) -> None:
+    run(small_problem(objective), make_solver(solver), Budget(1.0, 10))

@@ -1,0 +1,173 @@
+"""Kernels: one signature each, compiled before a clock starts, in groups that solvers name."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import placeopt as po
+from placeopt.cli.comparison import Comparison
+from placeopt.cli.first_table import first_table
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError, Refused
+from placeopt.model.objective import objective_of
+from placeopt.model.problem import PlacementProblem
+from placeopt.solving import compilation
+from placeopt.solving.compilation import GROUPS, KernelGroup, entries, kernels_of
+from placeopt.solving.registry import make_solver, specs
+from placeopt.solving.run import run
+
+JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") in ("", "0")
+compiled_only = pytest.mark.skipif(not JIT, reason="looks at compiled kernels")
+
+KERNEL_FOLDERS = ("makespan", "model", "solvers.heuristics", "solvers.search")
+"""Where every kernel has one signature."""
+
+SEVERAL: set[str] = set()
+"""Kernels that may have several, none so far."""
+
+
+def kernel_modules():
+    """Import every module of the folders that hold kernels."""
+    for folder in KERNEL_FOLDERS:
+        package = importlib.import_module(f"placeopt.{folder}")
+        for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            yield importlib.import_module(found.name)
+
+
+def typical_problems():
+    """A plain problem, one with channels, colocation and capacities, one limited by peak memory, unrelated devices."""
+    rng = np.random.default_rng(5)
+    edges = [(u, v, int(rng.integers(1, 9))) for u in range(12) for v in range(u + 1, 12) if rng.random() < 0.3]
+    compute = rng.integers(1, 20, (12, 3)).tolist()
+    yield PlacementProblem.from_edges(compute, edges, name="plain")
+    yield po.load("gen:ffnn", cluster="4xA100")
+    yield po.load("gen:ffnn", cluster="cpu+gpu", memory="peak")
+    yield po.load("gen:ffnn", cluster="uniform:3")
+
+
+@compiled_only
+def test_one_signature_per_kernel():
+    """Whatever the problem, a kernel is compiled for one type of each argument."""
+    names = ("single-device", "heft", "cpop", "peft", "etf", "critical-path", "m-etf", "m-sct", "m-topo", "edge-zeroing", "dsc",
+             "enumerative", "annealing", "cross-entropy", "genetic")  # fmt: skip
+    for problem in typical_problems():
+        po.bound(problem, seconds=0.5)
+        for name in names:
+            try:
+                run(problem, make_solver(name), Budget(0.3, 60))
+            except Refused:
+                continue
+    found = {}
+    for module in kernel_modules():
+        for name, value in vars(module).items():
+            if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__:
+                plain = {re.sub(r"Literal\[(int|bool)\]\([^)]*\)", r"\1", str(signature)) for signature in value.signatures}
+                found[f"{module.__name__}.{name}"] = len(plain)
+    assert sum(count > 0 for count in found.values()) >= 25  # what is in the cache shows the kernels that Python calls
+    assert {name: count for name, count in found.items() if count > 1 and name not in SEVERAL} == {}
+
+
+CHILD = """
+import json, sys
+import placeopt as po
+from placeopt.model.budget import Budget
+from placeopt.model.objective import objective_of
+from placeopt.solving.compilation import ensure, kernels_of
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run
+problem = po.load("gen:inception_v1" if len(sys.argv) < 3 else sys.argv[2], cluster="4xA100")
+solver = make_solver(sys.argv[1])
+ensure(kernels_of(objective_of(problem), [solver], bounds=True))
+from numba.core import event
+late = []
+class Listener(event.Listener):
+    def on_start(self, started):
+        late.append(started.data["dispatcher"].py_func.__qualname__)
+    def on_end(self, ended):
+        pass
+event.register("numba:compile", Listener())
+run(problem, solver, Budget(2.0), bound=True)
+print(json.dumps(late))
+"""
+
+
+@compiled_only
+@pytest.mark.parametrize("solver", ["portfolio", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+    "annealing", "cross-entropy", "genetic", "post", "lns", "cp-sat", "dual-policy", "graph-parsing", "grouper-placer", "m-sct"))])  # fmt: skip
+def test_nothing_is_compiled_while_the_clock_runs(solver):
+    """The groups that a solver names are all that it calls: after them nothing is left to compile."""
+    done = subprocess.run([sys.executable, "-c", CHILD, solver, "gen:ffnn"], capture_output=True, text=True, check=True, timeout=300)
+    assert json.loads(done.stdout) == []
+
+
+def test_solvers_name_groups_that_exist():
+    """A solver's and an objective's groups are known, and those of other objectives are left out."""
+    problem = PlacementProblem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)])
+    for name in specs("placement"):
+        assert set(kernels_of(objective_of(problem), [make_solver(name)])) <= GROUPS.keys()
+    groups = kernels_of(objective_of(problem), [make_solver("cp-sat")], bounds=True)
+    assert "evaluator" in groups
+    assert "bounds" in groups
+    assert "period-search" not in groups
+
+    class Foreign:
+        name = "foreign"
+
+    assert kernels_of(objective_of(problem), [Foreign()]) == ["evaluator", "ranks"]
+
+
+def test_unknown_groups_are_named():
+    """A wrong name is bad input, with the nearest right one."""
+    with pytest.raises(InputError, match="walks"):
+        compilation.ensure(["walk"])
+
+
+@compiled_only
+def test_entries_are_the_kernels_that_python_calls():
+    """A group is compiled when its entries are; pieces that only kernels call are no entries."""
+    from placeopt.makespan import simulator
+
+    assert [kernel.py_func.__name__ for kernel in entries(simulator)] == ["batch"]
+    for group in GROUPS.values():
+        for module in group.modules:
+            assert entries(importlib.import_module(f"placeopt.{module}")) or group.name in ("period", "policies", "latency")
+
+
+@compiled_only
+def test_other_processes_compile(monkeypatch):
+    """Groups go to other processes one by one; a first run that fails ends none of the others."""
+    groups = [GROUPS["ranks"], KernelGroup("broken", (), "placeopt.no_such_module:function", 1.0)]
+    monkeypatch.setitem(GROUPS, "broken", groups[1])
+    told = []
+    compilation.compile_cold(groups, lambda name, seconds: told.append(name))
+    assert told == ["ranks"]
+
+
+def test_a_process_that_nobody_listens_to_ends():
+    """A worker ends when the process that started it is gone."""
+    worker = subprocess.Popen(
+        [sys.executable, "-c", "from placeopt.solving.compilation import serve; serve()"], stdin=subprocess.PIPE
+    )
+    assert worker.stdin is not None
+    time.sleep(0.1)
+    worker.stdin.close()
+    assert worker.wait(timeout=60) == 0
+
+
+def test_the_first_table_needs_no_kernels(capsys):
+    """Interpreted heuristics give results, judged, that count until there are others."""
+    comparison = Comparison(po.load("gen:ffnn", cluster="4xA100"))
+    first_table(comparison, ["heft", "portfolio"], quiet=False)
+    assert [result.solver for result in comparison.first] == ["heft"]
+    assert comparison.first[0].value == run(comparison.problem, make_solver("heft"), Budget()).value
+    assert "heft" in capsys.readouterr().err
