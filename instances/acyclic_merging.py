@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from placeopt.model.union_find import root as find_root
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -55,18 +57,9 @@ class Nodes(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def find(parent: Any, op: int) -> int:
-    """Return the root of the class of an op, halving the path."""
-    while parent[op] != op:
-        parent[op] = parent[parent[op]]
-        op = parent[op]
-    return op
-
-
-@njit(cache=True, nogil=True)
 def can_share(classes: Any, a: int, b: int, limits: Any) -> bool:
     """Whether the classes of two ops may be joined."""
-    a, b = find(classes.parent, a), find(classes.parent, b)
+    a, b = find_root(classes.parent, a), find_root(classes.parent, b)
     if a == b:
         return True
     if classes.resident[a] + classes.resident[b] > limits.class_resident:
@@ -82,7 +75,7 @@ def can_share(classes: Any, a: int, b: int, limits: Any) -> bool:
 @njit(cache=True, nogil=True)
 def share(classes: Any, a: int, b: int) -> None:
     """Join the classes of two ops; the smaller root stays."""
-    a, b = find(classes.parent, a), find(classes.parent, b)
+    a, b = find_root(classes.parent, a), find_root(classes.parent, b)
     if a == b:
         return
     if b < a:
@@ -99,7 +92,7 @@ def roots(parent: Any) -> Any:
     """Return the root of every op."""
     result = np.empty(len(parent), dtype=np.int64)
     for op in range(len(parent)):
-        result[op] = find(parent, op)
+        result[op] = find_root(parent, op)
     return result
 
 

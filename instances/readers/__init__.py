@@ -7,7 +7,6 @@ amount of it is read, and whatever is wrong with it is one line. Reader modules 
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import inspect
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError, did_you_mean
-from placeopt.model.files import MAX_BYTES, one_line, regular_file, write_text
+from placeopt.model.files import MAX_BYTES, no_garbage_collection, one_line, regular_file, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,7 +104,7 @@ def read_bundled(source: str | Path, format: str | None = None, **options: Any) 
     values = _check_options(entry.name, read, values)
     values.setdefault("max_bytes", entry.max_bytes)
     try:
-        with _no_garbage_collection():
+        with no_garbage_collection():
             result = read(path, **values)
     except InputError as error:
         raise _located(error, shown) from error
@@ -114,18 +113,6 @@ def read_bundled(source: str | Path, format: str | None = None, **options: Any) 
                          ) from error  # fmt: skip
     graph, cluster = result if isinstance(result, tuple) else (result, None)
     return (_training(graph) if derive else graph), cluster
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Readers make millions of small objects and no cycles: looking for cycles among them takes most of the time."""
-    active = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if active:
-            gc.enable()
 
 
 def _training(graph: OpGraph) -> OpGraph:

@@ -7,6 +7,7 @@ costs one clear line and bounded memory.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 MAX_BYTES = 128 * 2**20
 """Text files larger than this are refused before they are read (a graph of 10^5 ops has about 2^24 bytes)."""
@@ -26,6 +27,18 @@ MAX_BYTES = 128 * 2**20
 MAX_TOML_BYTES = 2**20
 MAX_TOML_PARTS = 1000
 """Most bytes of a TOML file, and most nested or dotted parts of a line: the parser is slow and deep."""
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """For readers, which make millions of small objects and no cycles: looking for some takes most of the time."""
+    active = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if active:
+            gc.enable()
 
 
 def is_file(path: str | Path) -> bool:

@@ -7,27 +7,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InputError
-from placeopt.model.objective import Finished, time_text
+from placeopt.model.objective import Finished, PlainObjective, time_text
 from placeopt.plans.plan import TrainingPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    from numpy.typing import ArrayLike, NDArray
 
 
-class PlanObjective:
+class PlanObjective(PlainObjective):
     """An objective of plans; subclasses name it and say how a plan is priced, judged and bounded."""
 
     kind: ClassVar[str] = "plan"
     name: ClassVar[str]
     default_solver: ClassVar[str]
     comparison: ClassVar[tuple[str, ...]] = ()
-    ordered: ClassVar[bool] = False
-    prover: ClassVar[str]
-    baseline: ClassVar[str] = ""
-    drawn: ClassVar[bool] = False
 
     def price(self, problem: Any, plan: TrainingPlan) -> int:
         """Return the ticks of a plan that the judge accepts."""
@@ -40,20 +34,6 @@ class PlanObjective:
     def lower_bounds(self, problem: Any) -> dict[str, int]:
         """Return the bounds that take milliseconds, by name."""
         raise NotImplementedError
-
-    def default_queue(self, solution: TrainingPlan) -> str:
-        """Return "": there is no choice of execution."""
-        return ""
-
-    def impossible(self, problem: Any) -> str:
-        """Nothing simple proves that no plan fits."""
-        return ""
-
-    def evaluate_batch(
-        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
-    ) -> NDArray[np.int64]:
-        """Refuse: a plan is no row of devices."""
-        raise InputError(f"problem '{problem.name}' is about plans, which are no rows of devices; price them one by one")
 
     def value(self, problem: Any, solution: TrainingPlan, queue: str | None = None) -> tuple[int, str]:
         """Ticks of a plan.

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import re
 import zlib
 from itertools import chain
@@ -22,11 +21,10 @@ from placeopt.io.body import Body, show
 from placeopt.io.serialize import from_dict
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
-from placeopt.model.files import one_line, parse_json, read_bytes
+from placeopt.model.files import no_garbage_collection, one_line, parse_json, read_bytes
 from placeopt.sharding.problem import ShardingProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -61,7 +59,7 @@ def read(path: str | Path, *, max_bytes: int = MAX_BYTES) -> ShardingProblem:
         One line: what is wrong with the file, where, and what was expected.
     """
     where = f"file '{path}'"
-    with _no_garbage_collection():
+    with no_garbage_collection():
         data = parse_json(_text(path, where, max_bytes), where)
         if isinstance(data, dict) and "format" in data:
             problem: ShardingProblem = from_dict(data, "sharding", where)
@@ -162,15 +160,3 @@ def _same(body: Body, key: str, what: str, expected: NDArray[np.int64], found: N
     if wrong.size:
         i = int(wrong[0])
         raise InputError(f'{body.where}: "{key}[{i}]": expected {what} ({int(expected[i])}), received {show(int(found[i]))}')
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Millions of numbers in lists hold no cycles; looking for some takes longer than reading."""
-    active = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if active:
-            gc.enable()

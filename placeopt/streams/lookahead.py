@@ -23,6 +23,7 @@ from numba import njit
 
 from placeopt.model.arrays import frozen
 from placeopt.model.errors import InputError
+from placeopt.model.heaps import pop, push
 from placeopt.streams.split import RULES, SplitJob, place_on_empty, split_counts, split_job
 
 if TYPE_CHECKING:
@@ -198,44 +199,6 @@ def _adding_time(data: float, devices: int, topology: RampTopology) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _push(heap_time, heap_edge, size, time, edge):  # type: ignore[no-untyped-def]
-    """Insert into a binary heap ordered by time."""
-    i = size
-    while i > 0:
-        parent = (i - 1) >> 1
-        if heap_time[parent] <= time:
-            break
-        heap_time[i] = heap_time[parent]
-        heap_edge[i] = heap_edge[parent]
-        i = parent
-    heap_time[i] = time
-    heap_edge[i] = edge
-    return size + 1
-
-
-@njit(cache=True, nogil=True)
-def _pop(heap_time, heap_edge, size):  # type: ignore[no-untyped-def]
-    """Remove the first entry; the caller has read it. Return the new size."""
-    size -= 1
-    time, edge = heap_time[size], heap_edge[size]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= size:
-            break
-        if child + 1 < size and heap_time[child + 1] < heap_time[child]:
-            child += 1
-        if heap_time[child] >= time:
-            break
-        heap_time[i] = heap_time[child]
-        heap_edge[i] = heap_edge[child]
-        i = child
-    heap_time[i] = time
-    heap_edge[i] = edge
-    return size
-
-
-@njit(cache=True, nogil=True)
 def _best_ready(head, following, compute):  # type: ignore[no-untyped-def]
     """Return the op of a list with the smallest compute cost, then index; -1 if it is empty."""
     best, op = -1, head
@@ -325,11 +288,13 @@ def _step(job, num_servers):  # type: ignore[no-untyped-def]
             for k in range(job.out_ptr[op], job.out_ptr[op + 1]):
                 edge = job.out_edge[k]
                 if job.times[edge] > 0.0:
-                    size = _push(heap_time, heap_edge, size, now + job.times[edge], edge)
+                    push(heap_time, heap_edge, 0, size, now + job.times[edge], edge)
+                    size += 1
                 else:
                     num_landed = _land(edge, job, missing, landed, num_landed)
         while size > 0 and heap_time[0] <= now:
             edge = heap_edge[0]
-            size = _pop(heap_time, heap_edge, size)
+            pop(heap_time, heap_edge, 0, size)
+            size -= 1
             num_landed = _land(edge, job, missing, landed, num_landed)
     return (now if done == n else np.nan), busy

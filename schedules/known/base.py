@@ -122,6 +122,17 @@ class OneStagePerDevice(KnownSchedule):
         if len(set(chain.device)) != chain.num_stages:
             raise self.refuse(problem, "has several stages on one device")
 
+    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+        """Return the order of the stage that each device has."""
+        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
+        for stage, device in enumerate(chains[0].device):
+            orders[device] = self.stage_order(chains[0], stage, micro_batches)
+        return orders
+
+    def stage_order(self, chain: Chain, stage: int, micro_batches: int) -> list[Instance]:
+        """Return the (micro-batch, block) pairs of one stage in execution order."""
+        raise NotImplementedError
+
 
 def is_v(chain: Chain, num_devices: int) -> bool:
     """Whether the stages go down the devices once and come back up: two stages per device."""

@@ -40,15 +40,12 @@ class GPipe(OneStagePerDevice):
 
     name: ClassVar[str] = "gpipe"
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def stage_order(self, chain: Chain, stage: int, micro_batches: int) -> list[Instance]:
         """Forward of every micro-batch, then backward of every micro-batch."""
-        chain = chains[0]
-        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
-        for stage, device in enumerate(chain.device):
-            orders[device] += [(j, chain.forward[stage]) for j in range(micro_batches)]
-            for j in range(micro_batches):
-                orders[device] += chain.whole_backward(j, stage)
-        return orders
+        order = [(j, chain.forward[stage]) for j in range(micro_batches)]
+        for j in range(micro_batches):
+            order += chain.whole_backward(j, stage)
+        return order
 
 
 @dataclass(frozen=True)
@@ -57,19 +54,15 @@ class OneForwardOneBackward(OneStagePerDevice):
 
     name: ClassVar[str] = "1f1b"
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def stage_order(self, chain: Chain, stage: int, micro_batches: int) -> list[Instance]:
         """Warm up with S - s forward passes, alternate, drain."""
-        chain = chains[0]
-        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
-        for stage, device in enumerate(chain.device):
-            warm = min(micro_batches, chain.num_stages - stage)
-            order = orders[device]
-            order += [(j, chain.forward[stage]) for j in range(warm)]
-            for j in range(micro_batches):
-                order += chain.whole_backward(j, stage)
-                if j + warm < micro_batches:
-                    order.append((j + warm, chain.forward[stage]))
-        return orders
+        warm = min(micro_batches, chain.num_stages - stage)
+        order = [(j, chain.forward[stage]) for j in range(warm)]
+        for j in range(micro_batches):
+            order += chain.whole_backward(j, stage)
+            if j + warm < micro_batches:
+                order.append((j + warm, chain.forward[stage]))
+        return order
 
 
 @dataclass(frozen=True)

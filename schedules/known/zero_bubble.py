@@ -40,23 +40,18 @@ class _Handcrafted(OneStagePerDevice):
         """Return how many I's later the W of a micro-batch runs on a stage."""
         raise NotImplementedError
 
-    def orders(self, problem: PipelineProblem, chains: list[Chain], micro_batches: int) -> list[list[Instance]]:
+    def stage_order(self, chain: Chain, stage: int, micro_batches: int) -> list[Instance]:
         """Warm up, then I, a W that is `delay` old, F; what is left of W at the end."""
-        chain = chains[0]
-        orders: list[list[Instance]] = [[] for _ in range(problem.num_devices)]
-        for stage, device in enumerate(chain.device):
-            order = orders[device]
-            warm = min(micro_batches, self.warm_up_blocks(chain.num_stages, stage))
-            delay = self.delay(stage)
-            order += [(j, chain.forward[stage]) for j in range(warm)]
-            for j in range(micro_batches):
-                order.append((j, chain.backward[stage]))
-                if j >= delay:
-                    order.append((j - delay, chain.weight[stage]))
-                if j + warm < micro_batches:
-                    order.append((j + warm, chain.forward[stage]))
-            order += [(j, chain.weight[stage]) for j in range(max(0, micro_batches - delay), micro_batches)]
-        return orders
+        warm = min(micro_batches, self.warm_up_blocks(chain.num_stages, stage))
+        delay = self.delay(stage)
+        order = [(j, chain.forward[stage]) for j in range(warm)]
+        for j in range(micro_batches):
+            order.append((j, chain.backward[stage]))
+            if j >= delay:
+                order.append((j - delay, chain.weight[stage]))
+            if j + warm < micro_batches:
+                order.append((j + warm, chain.forward[stage]))
+        return order + [(j, chain.weight[stage]) for j in range(max(0, micro_batches - delay), micro_batches)]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inlined, inner, uncounted
+from placeopt.model.compiled import entry, inner, uncounted
+from placeopt.model.union_find import root as find_root
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,21 +52,13 @@ class OpEdges(NamedTuple):
     work: Floats  # (num_ops,)
 
 
-@inlined
-def _root(parent: Ints, unit: int) -> int:
-    while parent[unit] != unit:
-        parent[unit] = parent[parent[unit]]
-        unit = parent[unit]
-    return unit
-
-
 @inner
 def _numbered(parent: Ints) -> Ints:
     """Cluster of each unit, numbered from 0 by first unit."""
     cluster = np.full(len(parent), -1, np.int64)
     count = 0
     for unit in range(len(parent)):
-        root = _root(parent, unit)
+        root = find_root(parent, unit)
         if cluster[root] < 0:
             cluster[root] = count
             count += 1
@@ -95,7 +88,7 @@ def zero_edges(graph: UnitGraph, num_edges: int, cap: float) -> Ints:
     work = graph.work.copy()
     size = graph.bytes.copy()
     for e in range(num_edges):
-        a, b = _root(parent, graph.source[e]), _root(parent, graph.target[e])
+        a, b = find_root(parent, graph.source[e]), find_root(parent, graph.target[e])
         if a == b or load[a] + load[b] > cap or not _mergeable(graph, work, size, a, b):
             continue
         a, b = min(a, b), max(a, b)
@@ -143,7 +136,7 @@ def internalise(graph: UnitGraph, unit: Ints, edges: OpEdges) -> Ints:
     start, open_at = np.zeros(len(unit)), np.zeros(num_units)
     best = _parallel_time(edges, cluster, start, open_at, np.inf)
     for e in range(len(graph.source)):
-        a, b = _root(parent, graph.source[e]), _root(parent, graph.target[e])
+        a, b = find_root(parent, graph.source[e]), find_root(parent, graph.target[e])
         if a == b or not _mergeable(graph, load, size, a, b):
             continue
         for op in range(len(unit)):

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from placeopt.model.random_bits import split_uniform
+from placeopt.model.union_find import root as find_root
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,14 +111,6 @@ class Devices(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _root(parent: Ints, v: int) -> int:
-    while parent[v] != v:
-        parent[v] = parent[parent[v]]
-        v = parent[v]
-    return v
-
-
-@njit(cache=True, nogil=True)
 def _merge_units(graph: GroupingGraph, parent: Ints) -> None:
     """Join the ops of each unit."""
     first = np.full(graph.unit.max() + 1, -1, np.int64)
@@ -126,7 +119,7 @@ def _merge_units(graph: GroupingGraph, parent: Ints) -> None:
         if first[u] < 0:
             first[u] = v
         else:
-            x, y = _root(parent, first[u]), _root(parent, v)
+            x, y = find_root(parent, first[u]), find_root(parent, v)
             if x != y:
                 parent[max(x, y)] = min(x, y)
 
@@ -138,7 +131,7 @@ def _number(parent: Ints, label: Ints) -> int:
     count = 0
     seen = np.full(n, -1, np.int64)
     for v in range(n):
-        root = _root(parent, v)
+        root = find_root(parent, v)
         if seen[root] < 0:
             seen[root] = count
             count += 1
@@ -190,7 +183,7 @@ def parse(graph: GroupingGraph, parser: Parser, how: Sampling, label: Ints, grad
             p[i - low] = parser.score[graph.incident[i]] / how.temperature
         chosen = _draw(p, high - low, how)
         edge = graph.incident[low + chosen]
-        x, y = _root(parent, graph.source[edge]), _root(parent, graph.target[edge])
+        x, y = find_root(parent, graph.source[edge]), find_root(parent, graph.target[edge])
         if x != y:
             parent[max(x, y)] = min(x, y)
         if high - low > 1:

@@ -30,14 +30,19 @@ def tight_problem(rng, max_ops=14):
     return problem.replace(capacity=np.full(problem.num_devices, room))
 
 
+def tight_space(seed):
+    """Return a generator, such a problem and its search space."""
+    rng = np.random.default_rng(seed)
+    problem = tight_problem(rng)
+    return rng, problem, SearchSpace(problem)
+
+
 @pytest.mark.interpreted
 @given(seed=SEEDS)
 @settings(max_examples=30, deadline=None)
 def test_mutation_keeps_every_constraint(seed):
     """Rows that fit still fit after many moves; every op of a unit moves with it."""
-    rng = np.random.default_rng(seed)
-    problem = tight_problem(rng)
-    space = SearchSpace(problem)
+    rng, problem, space = tight_space(seed)
     home = space.random_homes(rng)
     assert home is not None
     homes = np.stack([home] * 4)
@@ -51,9 +56,7 @@ def test_mutation_keeps_every_constraint(seed):
 @settings(max_examples=30, deadline=None)
 def test_fit_says_which_rows_fit(seed):
     """Repaired rows that are called good satisfy every constraint; good rows are left as they are."""
-    rng = np.random.default_rng(seed)
-    problem = tight_problem(rng)
-    space = SearchSpace(problem)
+    rng, problem, space = tight_space(seed)
     allowed = problem.units.allowed
     homes = np.stack([np.where(allowed, rng.random(allowed.shape), -1).argmax(axis=1) for _ in range(5)])
     before = homes.copy()
