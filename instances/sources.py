@@ -84,7 +84,8 @@ def load(
     objective : "makespan" (default), "period" or "latency".
     training : derive the backward graph first.
     memory, contiguity, pipeline, slots : see PlacementProblem.
-    options : `group` ("layer", "block" or a number: ops that share a device); the rest is passed to the reader.
+    options : `group` ("layer", "block" or a number: ops that share a device), `costs` (a cost file or a profiler's trace: see
+        `placeopt.instances.op_cost_file`); the rest is passed to the reader.
 
     Raises
     ------
@@ -103,9 +104,12 @@ def load(
     if isinstance(source, PlacementProblem):
         if cluster is not None:
             raise InputError(f"problem '{source.name}' has its devices already; leave out cluster='{cluster}'")
+        if options.get("costs") is not None:
+            raise InputError(f"problem '{source.name}' has its times already; give costs to the model it was made from")
         if options.get("group") not in (None, "none"):
             raise InputError(f"problem '{source.name}' does not tell the modules of its ops; group the model it was made from")
         return source.replace(**fields) if fields else source
+    costs = options.pop("costs", None)
     graph, bundled = load_graph(source, format=format, training=training, **options)
     if cluster is not None:
         from placeopt.instances.clusters import make_cluster
@@ -115,9 +119,24 @@ def load(
         devices = bundled
     else:
         raise InputError(f"graph '{graph.name}' needs devices: give cluster='4xA100' or another ('placeopt clusters')")
+    if costs is not None:
+        graph = with_costs(graph, devices, costs)[0]
     from placeopt.model.cost_model import lower
 
     return lower(graph, devices, **fields)
+
+
+def with_costs(graph: OpGraph, cluster: Cluster, costs: Any) -> tuple[OpGraph, str]:
+    """Return the graph with the times of a cost file, a trace or an OpCosts, and a line on how they are known."""
+    from placeopt.instances.op_cost_file import OpCosts, apply_costs, read_costs
+
+    given = costs if isinstance(costs, OpCosts) else read_costs(costs, graph)
+    graph, marks = apply_costs(graph, cluster, given)
+    parts = []
+    for kind, words in marks.items():
+        counted = [(word, list(words.values()).count(word)) for word in ("measured", "fitted", "guessed")]
+        parts.append(f"{kind}: " + ", ".join(f"{count} {word}" for word, count in counted if count))
+    return graph, f"op times ({given.kind} measured): " + "; ".join(parts)
 
 
 def _holds_problem(path: str | Path) -> bool:

@@ -33,6 +33,7 @@ COMMANDS = (
     ("schedule", "placeopt.cli.schedule", "schedule_command"),
     ("shard", "placeopt.cli.shard", "shard_command"),
     ("jobs", "placeopt.cli.jobs", "jobs_command"),
+    ("profile", "placeopt.cli.profile", "profile_command"),
     ("export", "placeopt.cli.export", "export_command"),
     ("run", "placeopt.cli.run", "run_command"),
     ("bench", "placeopt.cli.bench", "bench_command"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -21,6 +23,9 @@ Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Period of trai
 Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Latency: convex slots per accelerator.")]
 Group = Annotated[
     str | None, typer.Option("--group", help="Ops of one module stay together: layer, block, N groups or none.")
+]
+Costs = Annotated[
+    Path | None, typer.Option("--costs", help="Op times: a file of 'placeopt profile', or a trace of a profiler.")
 ]
 Profiles = Annotated[str | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")]
 
@@ -40,6 +45,7 @@ class ProblemOptions:
     pipeline: Pipeline = None
     slots: Slots = None
     group: Group = None
+    costs: Costs = None
     profiles: Profiles = None
 
     def load(self) -> Any:
@@ -50,7 +56,25 @@ class ProblemOptions:
         given = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
         if self.training:
             given["training"] = True
-        return load(self.source, self.cluster, **given, **common.reader_options(self.dim))
+        given |= common.reader_options(self.dim)
+        if self.costs is not None:
+            return self._with_costs(given)
+        return load(self.source, self.cluster, **given)
+
+    def _with_costs(self, given: dict[str, Any]) -> Any:
+        """Load a placement whose op times come from a file, and say how they are known."""
+        from placeopt.api import load
+        from placeopt.instances.clusters import make_cluster
+        from placeopt.instances.sources import load_graph, with_costs
+
+        fields = {key: given.pop(key) for key in ("objective", "memory", "contiguity", "pipeline", "slots") if key in given}
+        graph, bundled = load_graph(self.source, **given)
+        cluster = bundled if self.cluster is None else make_cluster(self.cluster)
+        if cluster is None:
+            return load(graph, None)  # refuses, and says what is missing
+        graph, words = with_costs(graph, cluster, self.costs)
+        print(words, file=sys.stderr)
+        return load(graph, cluster, **fields)
 
 
 def takes_problem(command: Callable[..., None]) -> Callable[..., None]:

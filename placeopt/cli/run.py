@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
+from placeopt.cli.run_model import model_runtime, played, runtime_name
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from placeopt.makespan.evaluate import Evaluation
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.runtime import Calibration, Measurement, Runtime
+    from placeopt.runtime import Calibration, Measurement
 
 
 def run_command(
@@ -29,7 +31,13 @@ def run_command(
         str, typer.Argument(help="JSON or CSV: op,device[,priority]; or solver:NAME.", show_default=False)
     ],
     cluster: common.ClusterOption = None,
-    runtime: Annotated[str, typer.Option("--runtime", help="dask, torch (CUDA devices) or serial.")] = "dask",
+    runtime: Annotated[
+        str | None,
+        typer.Option("--runtime", help="model (its own operators; default where it can be run), or synthetic operators on "
+                     "dask, torch (CUDA devices) or serial."),
+    ] = None,
+    devices: Annotated[str | None, typer.Option("--devices", help="model: torch devices, such as cuda:0,cuda:1.")] = None,
+    inputs: Annotated[Path | None, typer.Option("--inputs", help="ONNX model: .npz file of its inputs.")] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Devices of the runtime; default: the cluster's, or 2.")
     ] = None,
@@ -50,29 +58,41 @@ def run_command(
 ) -> None:
     """Execute a placement on real workers: measured and simulated makespan, and the timeline of every op.
 
-    Example: `placeopt run "gen:chain-mm?size=2000" solver:heft --workers 2 --calibrate --out run/`
+    A torch module or an ONNX model runs its own operators, and its results are compared with the unsplit model's.
+
+    Example: `placeopt run torch:model.py:make solver:heft --workers 2 --calibrate --out run/`
     """
     from placeopt.model.errors import ExecutionError
 
+    name = runtime_name(runtime, source, scheduler)
+    if name == "model" and training:
+        raise InputError("--training: a model's own operators are run forward; use --runtime dask for synthetic ones")
     graph, bundled = common.load_graph(source, format=format, training=training, dim=dim)
     folder = common.out_folder(out)
-    devices = bundled
+    hosts = bundled
     if cluster is not None:
         from placeopt.instances.clusters import make_cluster
 
-        devices = make_cluster(cluster)
-    count = workers or (devices.num_devices if devices is not None else 2)
+        hosts = make_cluster(cluster)
+    elif hosts is None and not placement.startswith("solver:"):
+        hosts = cluster_told(Path(placement), graph)
+    count = workers or (hosts.num_devices if hosts is not None else 2)
     try:
-        with open_runtime(runtime, count, scheduler) as chosen:
-            execution = _Execution(graph, devices or chosen.cluster(), seed)
+        with (nullcontext(model_runtime(source, graph, count, devices, common.dims(dim), inputs)) if name == "model"
+              else open_runtime(name, count, scheduler)) as chosen:  # fmt: skip
+            simulated_on, warning = played(hosts, chosen)
+            kind = _PartsExecution if hasattr(chosen, "parts") else _Execution
+            execution = kind(graph, simulated_on or chosen.cluster(), seed)
             execution.measure(chosen, placement, calibrate, repeat, check)
     except ExecutionError as error:
         print(f"placeopt: error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     simulated = execution.simulated()
-    data = _describe(graph, execution.measurement, simulated, execution.learned)
+    data = _describe(execution.graph, execution.measurement, simulated, execution.learned)
+    if warning:
+        data["warning"] = warning
     if folder is not None:
-        data["files"] = _write(folder, graph, execution.measurement, simulated, data)
+        data["files"] = _write(folder, execution.graph, execution.measurement, simulated, data)
     if json:
         common.print_json(data)
     else:
@@ -90,7 +110,7 @@ class _Execution:
     problems: dict[str, PlacementProblem] = field(default_factory=dict)
     measurement: Measurement = field(init=False)
 
-    def measure(self, runtime: Runtime, placement: str, calibrate: bool, repeat: int, check: bool) -> None:
+    def measure(self, runtime: Any, placement: str, calibrate: bool, repeat: int, check: bool) -> None:
         """Calibrate if asked to, find the placement, and execute it."""
         from placeopt.model.cost_model import lower
         from placeopt.runtime import calibrate as calibration_of
@@ -112,6 +132,37 @@ class _Execution:
         return {mode: evaluate(problem, given, "priority", check=False) for mode, problem in self.problems.items()}
 
 
+class _PartsExecution(_Execution):
+    """A model of which whole parts are measured: the graph becomes that of the parts."""
+
+    def measure(self, runtime: Any, placement: str, calibrate: bool, repeat: int, check: bool) -> None:
+        """Find the placement, cut the model by it, and execute the parts."""
+        from placeopt.instances.cost_fit import with_measured_times
+        from placeopt.model.cost_model import lower
+        from placeopt.runtime.profile_model import onnx_op_seconds
+
+        fine = {"nominal": self.graph}
+        if calibrate:
+            seconds = onnx_op_seconds(runtime.program, runtime.feeds, self.graph, repeat=max(3, repeat)).seconds
+            kinds = dict.fromkeys(device.kind for device in self.cluster.devices)
+            measured = self.graph
+            for kind in kinds:
+                measured = with_measured_times(measured, seconds, kind)
+            fine["measured"] = measured
+        given = _placement(placement, lower(list(fine.values())[-1], self.cluster), self.seed)
+        cut = {mode: runtime.parts(graph, given) for mode, graph in fine.items()}
+        self.problems = {mode: lower(parts.graph, self.cluster) for mode, parts in cut.items()}
+        self.graph = cut["nominal"].graph
+        self.measurement = runtime.run(cut["nominal"], repeat=repeat, check=check)
+
+
+def cluster_told(placement: Path, graph: OpGraph) -> Cluster:
+    """Return the cluster that a placement file was made for."""
+    from placeopt.cli.export import cluster_of
+
+    return cluster_of(placement, None, None, graph)
+
+
 def open_runtime(name: str, count: int, scheduler: str | None) -> AbstractContextManager[Any]:
     """Return a runtime as a context manager."""
     from placeopt.model.errors import InputError
@@ -125,7 +176,7 @@ def open_runtime(name: str, count: int, scheduler: str | None) -> AbstractContex
         return nullcontext(TorchRuntime())
     if name == "serial":
         return nullcontext(SerialRuntime(count))
-    raise InputError(f"--runtime: expected dask, torch or serial, received '{name}'")
+    raise InputError(f"--runtime: expected model, dask, torch or serial, received '{name}'")
 
 
 def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placement:
@@ -212,7 +263,8 @@ def _say(data: dict[str, Any]) -> None:
 
     say = common.console().print
     measured = data["measured"]
-    checked = ", results equal the serial ones" if measured["checked"] else ""
+    whole = "the unsplit model's" if data["runtime"] in ("module", "onnxruntime") else "the serial ones"
+    checked = f", results equal {whole}" if measured["checked"] else ""
     say(f"measured {common.time_text(measured['seconds'], 1.0)}  (median of {len(measured['repeats'])}, "
         f"+-{100 * measured['spread']:.1f} %{checked})")  # fmt: skip
     view = Table("simulated with", "makespan", "error", box=None, pad_edge=False)
@@ -226,5 +278,7 @@ def _say(data: dict[str, Any]) -> None:
         if "latency" in found:
             line += f", transfers {common.time_text(found['latency'], 1.0)} + {common.bytes_text(found['bandwidth'])}/s"
         say(line)
+    if "warning" in data:
+        say(f"warning: {data['warning']}")
     for path in data.get("files", []):
         say(f"wrote {path}")

@@ -110,21 +110,23 @@ class Job:
     @cached_property
     def home(self) -> NDArray[np.int64]:
         """Device of every call of the program, shape (num_calls,)."""
-        placed = self.placed
-        if isinstance(self.model, str | Path) and Path(self.model).suffix == ".pt2":
-            placed = _renamed(placed, self.graph, self.torch)
-        return homes(self.program, placed)
+        alias = alias_of(self.model, self.graph, self.torch) if is_archive(self.model) else {}
+        return homes(self.program, {alias.get(name, name): device for name, device in self.placed.items()})
 
 
-def _renamed(placed: dict[str, int], graph: OpGraph, program: TorchProgram) -> dict[str, int]:
-    """Name ops as the loaded program does: an archive does not keep the names of calls with several results."""
+def is_archive(model: Any) -> bool:
+    """Whether a model is an archive of torch.export."""
+    return isinstance(model, str | Path) and Path(model).suffix == ".pt2"
+
+
+def alias_of(model: Any, graph: OpGraph, program: TorchProgram) -> dict[str, str]:
+    """Return the loaded program's names of ops: an archive does not keep the names of calls with several results."""
     from placeopt.instances.readers.torch_export import from_exported
 
+    if not is_archive(model):
+        return {}
     live = from_exported(program.exported).op_names
-    if len(live) != graph.num_ops:
-        return placed
-    alias = dict(zip(graph.op_names, live, strict=True))
-    return {alias.get(name, name): device for name, device in placed.items()}
+    return dict(zip(graph.op_names, live, strict=True)) if len(live) == graph.num_ops else {}
 
 
 def framework_devices(problem: PlacementProblem, devices: Sequence[str] | dict[str, str] | None) -> tuple[str, ...]:

@@ -187,18 +187,18 @@ def op_times(graph: OpGraph, runs: Sequence[Measurement]) -> NDArray[np.float64]
     times = np.concatenate([run.finish - run.start for run in runs])  # (executions, num_ops)
     groups: dict[Any, list[int]] = {}
     for op, step in enumerate(make_plan(graph).steps):
-        groups.setdefault(_signature(graph, step), []).append(op)
+        groups.setdefault(_signature(graph, op, step), []).append(op)
     seconds = np.empty(graph.num_ops)
     for ops in groups.values():
         seconds[ops] = trimmed_mean(times[:, ops].ravel())
     return np.maximum(seconds, 1e-9)
 
 
-def _signature(graph: OpGraph, step: Step) -> Any:
-    """What decides how long an op takes: kernel, shapes, and the work of a calibrated kernel."""
+def _signature(graph: OpGraph, op: int, step: Step) -> Any:
+    """What decides how long an op takes: kernel, type, shapes, and the work of a calibrated kernel."""
     sizes = tuple(x.shape if isinstance(x, Constant) else int(graph.tensor_bytes[x]) for x in step.operands)
     work = tuple(sorted((key, str(value)) for key, value in step.options.items() if key not in ("offset", "first")))
-    return step.kernel, sizes, step.result, work
+    return step.kernel, graph.op_types[op], sizes, step.result, work
 
 
 def trimmed_mean(values: NDArray[np.float64], share: float = 0.1) -> float:

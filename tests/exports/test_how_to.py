@@ -24,7 +24,7 @@ def commands(page):
     return [words[1:] for words in (shlex.split(line, comments=True) for line in lines) if words[:1] == ["placeopt"]]
 
 
-@pytest.mark.parametrize("page", ["export.md"])
+@pytest.mark.parametrize("page", ["export.md", "profile.md"])
 def test_every_command_runs(page, tmp_path, monkeypatch, capsys):
     """Every command ends with 0 in a folder that holds the page's own model and an ONNX model with a symbolic batch."""
     for package in ("torch", "onnx", "onnxruntime", "matplotlib"):

@@ -1,0 +1,180 @@
+"""Cost files: measured times of a model's ops, how each is known, and the rule that carries them to other devices.
+
+    {"format": "placeopt/costs", "version": 1, "model": name, "device": {constants}, "ops": {op: {"seconds", "how"}}}
+
+The device's peak, bandwidth and launch overhead are fitted to its measured ops (`cost_fit`), so an op that was not measured
+gets its roofline time there: *fitted*. On a device of another kind an op takes
+
+    overhead' + max(0, t - overhead) * roofline' / roofline,
+
+where roofline = max(flops / peak, bytes / bandwidth) with the constants of either device (of memory alone where an op has
+neither flops nor bytes): fitted too. An op keeps the share of the roofline that it was measured to reach. Where there are too
+few measurements for a fit, what was not measured is left to the cost model: *guessed*.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.instances.cost_fit import fit_device, with_measured_times
+from placeopt.instances.traces.trace import FITTED, GUESSED, MEASURED, match, read_trace
+from placeopt.model.cluster import Device
+from placeopt.model.errors import InputError
+from placeopt.model.files import parse_json, read_text, write_text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.graph import OpGraph
+
+FORMAT, VERSION = "placeopt/costs", 1
+LEAST = 4
+"""Fewest measured ops of different work that a device is fitted to."""
+
+
+@dataclass(frozen=True, eq=False)
+class OpCosts:
+    """Times of ops on one kind of device.
+
+    Attributes
+    ----------
+    device : the device with fitted constants; None where there was too little to fit.
+    seconds, how : by op name.
+    """
+
+    model: str
+    kind: str
+    family: str
+    device: Device | None
+    seconds: dict[str, float]
+    how: dict[str, str]
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of ops by how their time is known."""
+        found = Counter(self.how.values())
+        return {word: found[word] for word in (MEASURED, FITTED, GUESSED) if found[word]}
+
+
+def costs_of(graph: OpGraph, found: dict[str, tuple[float, str]], *, kind: str, family: str) -> OpCosts:
+    """Return the costs of all ops of a graph: those that were found, and fitted ones for the rest."""
+    index = {name: op for op, name in enumerate(graph.op_names)}
+    seconds = {name: max(time, 1e-9) for name, (time, _) in found.items()}
+    how = {name: word for name, (_, word) in found.items()}
+    ops = [index[name] for name in found if found[name][1] == MEASURED]
+    ops = [op for op in ops if graph.flops[op] + graph.bytes_moved[op] > 0]
+    device = None
+    if len({(int(graph.flops[op]), int(graph.bytes_moved[op])) for op in ops}) >= LEAST:
+        times = [seconds[graph.op_names[op]] for op in ops]
+        device = fit_device(graph.flops[ops], graph.bytes_moved[ops], times, kind=kind, family=family, name=kind).device
+    rest = [name for name in graph.op_names if name not in seconds]
+    if device is not None and rest:
+        roofline = rooflines(graph, device)
+        seconds |= {name: float(device.launch_overhead + roofline[index[name]]) for name in rest}
+        how |= dict.fromkeys(rest, FITTED)
+    return OpCosts(graph.name, kind, family, device, seconds, how)
+
+
+def rooflines(graph: OpGraph, device: Device) -> NDArray[np.float64]:
+    """Seconds of every op without overhead; ops of no known work have 1 byte, so that only bandwidths are compared."""
+    idle = graph.flops + graph.bytes_moved == 0
+    moved = np.where(idle, 1, graph.bytes_moved)
+    return np.maximum(graph.flops / device.peak_flops, moved / device.memory_bandwidth)
+
+
+def apply_costs(graph: OpGraph, cluster: Cluster, costs: OpCosts) -> tuple[OpGraph, dict[str, dict[str, str]]]:
+    """Return the graph with times for every kind of device of a cluster, and how they are known by kind and op.
+
+    Raises
+    ------
+    InputError
+        If no op of the graph is in the file.
+    """
+    known = [name for name in graph.op_names if name in costs.seconds]
+    if not known:
+        raise InputError(f"costs of '{costs.model}': none of its ops is an op of graph '{graph.name}'; profile this model")
+    # Ops that are not in the file (a backward pass) are fitted like those that were not measured.
+    here = costs_of(graph, {name: (costs.seconds[name], costs.how[name]) for name in known}, kind=costs.kind,
+                    family=costs.family)  # fmt: skip
+    here = replace(here, device=costs.device or here.device)
+    marks: dict[str, dict[str, str]] = {}
+    for device in {device.kind: device for device in cluster.devices}.values():
+        times, words = _on(graph, here, device)
+        marks[device.kind] = {name: words.get(name, GUESSED) for name in graph.op_names}
+        graph = with_measured_times(graph, times, device.kind)
+    return graph, marks
+
+
+def _on(graph: OpGraph, costs: OpCosts, device: Device) -> tuple[dict[str, float], dict[str, str]]:
+    """Return times and how they are known on a device of a cluster."""
+    if device.kind == costs.kind:
+        return costs.seconds, costs.how
+    if costs.device is None:
+        return {}, {}
+    ratio = rooflines(graph, device) / rooflines(graph, costs.device)
+    seconds = np.array([costs.seconds[name] for name in graph.op_names])
+    work = np.maximum(seconds - costs.device.launch_overhead, 0.0) * ratio + device.launch_overhead
+    return dict(zip(graph.op_names, work.tolist(), strict=True)), dict.fromkeys(graph.op_names, FITTED)
+
+
+def write_costs(path: str | Path, costs: OpCosts) -> Path:
+    """Write a cost file; it is replaced at once."""
+    device: dict[str, Any] = {"kind": costs.kind, "family": costs.family}
+    if costs.device is not None:
+        device |= {key: value for key, value in asdict(costs.device).items()
+                   if key in ("peak_flops", "memory_bandwidth", "launch_overhead")}  # fmt: skip
+    ops = {name: {"seconds": seconds, "how": costs.how[name]} for name, seconds in costs.seconds.items()}
+    data = {"format": FORMAT, "version": VERSION, "model": costs.model, "device": device, "ops": ops}
+    return write_text(Path(path), json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_costs(path: str | Path, graph: OpGraph, kind: str | None = None) -> OpCosts:
+    """Read a cost file, or a profiler's trace of the model (see `placeopt.instances.traces.trace`).
+
+    Parameters
+    ----------
+    kind : kind of device that a trace was made on; by default "cpu" or "gpu".
+
+    Raises
+    ------
+    InputError
+        One line: what is wrong with the file, and where.
+    """
+    text = read_text(path, max_bytes=2**30, what="costs")
+    if f'"{FORMAT}"' in text[:4096]:
+        return _parse(parse_json(text, f"costs '{path}'"), f"costs '{path}'")
+    trace = read_trace(path)
+    return costs_of(graph, match(graph, trace), kind=kind or trace.family, family=trace.family)
+
+
+def _parse(data: Any, where: str) -> OpCosts:
+    version = data.get("version") if isinstance(data, dict) else None
+    if version != VERSION:
+        raise InputError(f"{where}: expected version {VERSION}, received {version!r:.40}")
+    device, ops = data.get("device"), data.get("ops")
+    if not isinstance(device, dict) or not isinstance(ops, dict) or not ops:
+        raise InputError(f'{where}: expected "device" and "ops" as objects, with at least one op')
+    kind, family = str(device.get("kind", "cpu")), str(device.get("family", "cpu"))
+    fitted = None
+    if "peak_flops" in device:
+        numbers = [_number(device.get(key), f'{where}: "device": "{key}"')
+                   for key in ("peak_flops", "memory_bandwidth", "launch_overhead")]  # fmt: skip
+        fitted = Device(kind, kind, family, numbers[0], numbers[1], launch_overhead=numbers[2])
+    seconds, how = {}, {}
+    for name, row in ops.items():
+        if not isinstance(row, dict) or row.get("how") not in (MEASURED, FITTED, GUESSED):
+            raise InputError(f'{where}: op \'{name}\': expected {{"seconds": ..., "how": "measured", "fitted" or "guessed"}}')
+        seconds[name], how[name] = _number(row.get("seconds"), f"{where}: op '{name}': seconds"), str(row["how"])
+    return OpCosts(str(data.get("model", "")), kind, family, fitted, seconds, how)
+
+
+def _number(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e300:
+        raise InputError(f"{where}: expected a finite number >= 0, received {value!r:.40}")
+    return float(value)

@@ -1,0 +1,254 @@
+"""`ModuleRuntime`: the user's own torch module, op by op, under a placement.
+
+Ops are those of the graph that `from_torch` reads; what a reader folds away runs with the op whose result it reads, and
+what depends on weights alone is there before the clock starts, as the weights are. The engine is that of `TorchRuntime`:
+a thread and a stream per device. On CPUs every device is a thread of this process with one thread inside its operators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.model.errors import ExecutionError, InputError
+from placeopt.model.graph import OpGraph
+from placeopt.programs.torch_program import attribute
+from placeopt.runtime.measurement import Measurement, check_placement
+from placeopt.runtime.serial_runtime import worker_cluster
+from placeopt.runtime.torch_engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from placeopt.model.cluster import Cluster
+    from placeopt.model.placement import Placement
+    from placeopt.programs.torch_program import TorchProgram
+
+TOLERANCE = 1e-4
+"""Largest difference from the unsplit module, over the largest value."""
+
+
+@dataclass
+class ModuleRuntime:
+    """Runs a captured module.
+
+    Parameters
+    ----------
+    devices : names of torch devices, one per device of the placement; a name may occur twice.
+    alias : name in the program of ops that the graph calls otherwise (archives of torch.export).
+    """
+
+    program: TorchProgram
+    devices: tuple[str, ...] = ("cpu", "cpu")
+    alias: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, k."""
+        return len(self.devices)
+
+    def cluster(self) -> Cluster:
+        """Return the devices as the cost model sees them, with nominal constants of a CPU core."""
+        return worker_cluster(self.num_devices, name=f"{self.num_devices} threads", latency=2e-5, bandwidth=5e9)
+
+    def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
+        """Execute the module `repeat` times after one that does not count.
+
+        Raises
+        ------
+        ExecutionError
+            If an op fails or, with `check`, a result differs from the unsplit module's.
+        """
+        import torch
+
+        placement = check_placement(graph, placement, self.num_devices, repeat)
+        tasks = ModuleTasks(self.program, graph, self.alias)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            engine = Engine(tasks.graph, ModuleWork(tasks, placement, self.devices), placement, self.devices)
+            runs = [engine.run() for _ in range(repeat + 1)][1:]
+            if check:
+                self._compare(tasks, engine)
+        finally:
+            torch.set_num_threads(threads)
+        times = np.stack([run[0] for run in runs])
+        moved = [np.column_stack([np.full(len(run[1]), turn), run[1]]) for turn, run in enumerate(runs)]
+        rows = np.concatenate(moved)
+        rows[:, 1] = tasks.graph_tensor[rows[:, 1].astype(np.int64)]
+        names = tuple(device.name for device in self.cluster().devices)
+        return Measurement(graph.name, "module", names, placement, times[:, 0], times[:, 1], rows[rows[:, 1] >= 0],
+                           np.array([run[2] for run in runs]), checked=check)  # fmt: skip
+
+    def _compare(self, tasks: ModuleTasks, engine: Engine) -> None:
+        """Raise ExecutionError unless the results are those of the unsplit module."""
+        import torch
+        from torch.utils import _pytree as pytree
+
+        example = self.program.example
+        with torch.no_grad():
+            expected = pytree.tree_leaves(self.program.graph_module(*example.inputs, **example.kwargs))
+        for node, right in zip(tasks.results, expected, strict=True):
+            if node not in tasks.tensor or not isinstance(right, torch.Tensor):
+                continue
+            found = engine.values[engine.results[tasks.tensor[node]]].cpu()
+            right = right.cpu()
+            size = float(right.abs().max()) if right.numel() else 0.0
+            off = float((found.double() - right.double()).abs().max()) if right.numel() else 0.0
+            if found.shape != right.shape or not off <= TOLERANCE * max(size, 1e-12):
+                raise ExecutionError(f"result '{node.name}' differs from that of the unsplit module by {off:.3g} "
+                                     f"where values reach {size:.3g}")  # fmt: skip
+
+
+class ModuleTasks:
+    """The nodes of a captured module, grouped by the op of the graph that they run with.
+
+    Attributes
+    ----------
+    nodes : of every op, in order. fixed : nodes that depend on weights alone.
+    graph : the same ops with the tensors that really pass between them. tensor : of a node, its index there.
+    graph_tensor : index in the user's graph of each of these tensors, -1 where it has none.
+    results : what the module returns, flat.
+    """
+
+    def __init__(self, program: TorchProgram, graph: OpGraph, alias: Mapping[str, str]) -> None:
+        self.program, self.names = program, graph.op_names
+        index = {alias.get(name, name): op for op, name in enumerate(graph.op_names)}
+        missing = [name for name in index if name not in {node.name for node in program.nodes}]
+        if missing:
+            raise InputError(f"graph '{graph.name}': op '{missing[0]}' is no call of module '{program.program.name}'")
+        self.fixed = self._fixed(index)
+        self.op_of = self._ops(index)
+        self.nodes: list[list[Any]] = [[] for _ in graph.op_names]
+        for node, op in self.op_of.items():
+            self.nodes[op].append(node)
+        output = next(node for node in program.graph_module.graph.nodes if node.op == "output")
+        self.results = _flat(output.args[0])
+        self._connect(graph)
+
+    def _fixed(self, index: Mapping[str, int]) -> list[Any]:
+        moving = {node for node in self.program.graph_module.graph.nodes if node.op == "placeholder"}
+        fixed = []
+        for node in self.program.nodes:
+            if node.name in index or any(x in moving for x in node.all_input_nodes):
+                moving.add(node)
+            else:
+                fixed.append(node)
+        return fixed
+
+    def _ops(self, index: Mapping[str, int]) -> dict[Any, int]:
+        """Op that every node which is not fixed runs with: its own, its first input's, else its first reader's."""
+        fixed, found = set(self.fixed), dict[Any, int]()
+        nodes = [node for node in self.program.nodes if node not in fixed]
+        for node in nodes:
+            found[node] = index.get(node.name, next((found[x] for x in node.all_input_nodes if found.get(x, -1) >= 0), -1))
+        for node in reversed(nodes):
+            if found[node] < 0:
+                found[node] = next((found[x] for x in node.users if found.get(x, -1) >= 0), 0)
+        return found
+
+    def _connect(self, graph: OpGraph) -> None:
+        readers: dict[Any, list[int]] = {}
+        for node, op in self.op_of.items():
+            for source in node.all_input_nodes:
+                if source in self.op_of and self.op_of[source] != op:
+                    readers.setdefault(source, []).append(op)
+        for node in self.results:
+            if node in self.op_of:
+                readers.setdefault(node, [])
+        self.tensor = {node: t for t, node in enumerate(x for x in self.op_of if x in readers)}
+        triples = [(self.op_of[node], 0, readers[node]) for node in self.tensor]
+        try:
+            self.graph = OpGraph.from_tensors(graph.name, graph.op_names, triples)
+        except InputError as error:
+            raise InputError(f"module '{self.program.program.name}' cannot run op by op: {error}") from error
+        own: dict[int, list[int]] = {}
+        for t, producer in enumerate(graph.producer.tolist()):
+            own.setdefault(producer, []).append(t)
+        made: dict[int, list[int]] = {}
+        for node, t in self.tensor.items():
+            made.setdefault(self.op_of[node], []).append(t)
+        self.graph_tensor: NDArray[np.int64] = np.full(len(self.tensor), -1, dtype=np.int64)
+        for op, tensors in made.items():
+            if len(tensors) == len(own.get(op, [])):
+                self.graph_tensor[tensors] = own[op]
+
+    @cached_property
+    def outputs(self) -> list[list[Any]]:
+        """Nodes of every op whose tensors leave it."""
+        return [[node for node in nodes if node in self.tensor] for nodes in self.nodes]
+
+    @cached_property
+    def reads(self) -> list[list[Any]]:
+        """Nodes of other ops that every op reads."""
+        return [list(dict.fromkeys(x for node in nodes for x in node.all_input_nodes
+                                   if x in self.op_of and self.op_of[x] != op)) for op, nodes in enumerate(self.nodes)]  # fmt: skip
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return [x for item in value for x in _flat(item)]
+    return [x for item in value.values() for x in _flat(item)] if isinstance(value, dict) else [value]
+
+
+class ModuleWork:
+    """What the ops of a captured module do on the devices of a placement."""
+
+    def __init__(self, tasks: ModuleTasks, placement: Placement, names: Sequence[str]) -> None:
+        import torch
+        from torch.utils import _pytree as pytree
+
+        self.tasks, self.devices = tasks, [torch.device(name) for name in names]
+        self.results: Collection[int] = [tasks.tensor[node] for node in tasks.results if node in tasks.tensor]
+        self.given: list[dict[Any, Any]] = [{} for _ in names]  # by device: inputs, weights, what depends on them alone
+        program = tasks.program
+        placeholders = [node for node in program.graph_module.graph.nodes if node.op == "placeholder"]
+        leaves = pytree.tree_leaves((program.example.inputs, program.example.kwargs), is_leaf=lambda x: x is None)
+        used = {int(d) for d in placement.device.tolist()}
+        with torch.no_grad():
+            for d in used:
+                where, given = self.devices[d], self.given[d]
+                given |= {node: _to(value, where) for node, value in zip(placeholders, leaves, strict=True)}
+                for node in program.graph_module.graph.nodes:
+                    if node.op == "get_attr":
+                        given[node] = _to(attribute(program.graph_module, node.target), where)
+                for node in tasks.fixed:
+                    given[node] = self._call(node, given, where)
+
+    def reads(self, op: int) -> Collection[int]:
+        """Return the tensors that an op reads."""
+        return [self.tasks.tensor[node] for node in self.tasks.reads[op]]
+
+    def outputs(self, op: int) -> Sequence[int]:
+        """Return the tensors that an op makes."""
+        return [self.tasks.tensor[node] for node in self.tasks.outputs[op]]
+
+    def compute(self, op: int, device: int, operands: Mapping[int, Any]) -> Sequence[Any]:
+        """Run the nodes of an op."""
+        import torch
+
+        tasks, where = self.tasks, self.devices[device]
+        known = {**self.given[device], **{node: operands[tasks.tensor[node]] for node in tasks.reads[op]}}
+        with torch.no_grad():  # a mode of the thread, not of the process
+            for node in tasks.nodes[op]:
+                known[node] = self._call(node, known, where)
+        return [known[node] for node in tasks.outputs[op]]
+
+    def _call(self, node: Any, known: Mapping[Any, Any], where: Any) -> Any:
+        from torch.fx.node import map_arg
+
+        arguments, named = map_arg((node.args, node.kwargs), known.__getitem__)
+        if "device" in named:
+            named = {**named, "device": where}
+        return node.target(*arguments, **named)
+
+
+def _to(value: Any, where: Any) -> Any:
+    import torch
+
+    return value.to(where) if isinstance(value, torch.Tensor) else value

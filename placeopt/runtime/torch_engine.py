@@ -1,0 +1,188 @@
+"""Threads, queues and tensors that execute a graph on the torch devices of one process.
+
+A thread per device runs the ready op with the smallest rank on the device's stream; a thread per ordered pair
+of devices copies tensors, as soon as they exist, on a stream of its own. An op or a copy is over when its
+stream has been waited for, so that all times are those of one clock. What an op does is the `Work`'s.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import Counter
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from placeopt.model.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from placeopt.model.graph import OpGraph
+    from placeopt.model.placement import Placement
+
+
+class Work(Protocol):
+    """What the ops of a graph do; tensors are indices of the graph's."""
+
+    @property
+    def results(self) -> Collection[int]:
+        """Tensors that are kept when everything is done."""
+        ...
+
+    def reads(self, op: int) -> Collection[int]:
+        """Return the tensors that an op reads, each once."""
+        ...
+
+    def outputs(self, op: int) -> Sequence[int]:
+        """Return the tensors that an op makes, in the order of `compute`."""
+        ...
+
+    def compute(self, op: int, device: int, operands: Mapping[int, Any]) -> Sequence[Any]:
+        """Run an op on tensors that are on its device."""
+        ...
+
+
+class Engine:
+    """Threads, queues and tensors of one placement; `run` executes it once."""
+
+    def __init__(self, graph: OpGraph, work: Work, placement: Placement, names: Sequence[str]) -> None:
+        import torch
+
+        self.graph, self.work = graph, work
+        self.device: list[int] = placement.device.tolist()
+        self.rank: list[int] = placement.priority.tolist()  # type: ignore[union-attr]
+        self.torch_devices = [torch.device(name) for name in names]
+        self.readers = [graph.consumer[a:b].tolist() for a, b in itertools.pairwise(graph.consumer_ptr.tolist())]
+        self.results = {t: (self.device[int(graph.producer[t])], t) for t in work.results}
+        self.values: dict[tuple[int, int], Any] = {}
+
+    def run(self) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """Execute once; return (start, finish) of the ops, the transfers and the wall time."""
+        k, n = len(self.torch_devices), self.graph.num_ops
+        self.values.clear()
+        self.changed = threading.Condition()
+        self.error: BaseException | None = None
+        self.left = n
+        self.waiting = np.bincount(self.graph.consumer, minlength=n).tolist()
+        self.ready: list[list[tuple[int, int]]] = [[] for _ in range(k)]
+        self.requests: dict[tuple[int, int], list[tuple[int, int]]] = {pair: [] for pair in itertools.permutations(range(k), 2)}
+        self.uses: Counter[tuple[int, int]] = Counter(self.results.values())
+        self.times, self.moved = np.zeros((2, n)), list[tuple[int, int, float, float]]()
+        for op in np.flatnonzero(np.array(self.waiting) == 0).tolist():
+            heapq.heappush(self.ready[self.device[op]], (self.rank[op], op))
+        threads = [threading.Thread(target=self._guard, args=(self._compute, d)) for d in range(k)]
+        threads += [threading.Thread(target=self._guard, args=(self._copy, *pair)) for pair in self.requests]
+        began = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.error is not None:
+            raise ExecutionError(f"graph '{self.graph.name}': {type(self.error).__name__}: {self.error}") from self.error
+        zero = self.times[0].min()
+        rows = np.array(sorted(self.moved)).reshape(-1, 4)
+        rows[:, 2:] -= zero
+        return self.times - zero, rows, time.perf_counter() - began
+
+    def _guard(self, loop: Any, *arguments: int) -> None:
+        """Run a thread's loop; an error ends all of them."""
+        try:
+            loop(*arguments)
+        except BaseException as error:
+            with self.changed:
+                self.error = self.error or error
+                self.changed.notify_all()
+
+    def _next(self, queue: list[tuple[int, int]]) -> int | None:
+        """Wait for the first item of a queue; None when the execution is over."""
+        with self.changed:
+            self.changed.wait_for(lambda: queue or self.error or not self.left)
+            return heapq.heappop(queue)[1] if queue and not self.error else None
+
+    def _compute(self, d: int) -> None:
+        where = self.torch_devices[d]
+        with _stream(where) as stream:
+            while (op := self._next(self.ready[d])) is not None:
+                reads = self.work.reads(op)
+                operands = {tensor: self.values[d, tensor] for tensor in reads}
+                start = time.perf_counter()
+                outputs = self.work.compute(op, d, operands)
+                if stream is not None:
+                    stream.synchronize()
+                self.times[:, op] = start, time.perf_counter()
+                del operands
+                with self.changed:
+                    self.left -= 1
+                    for tensor in reads:
+                        self._release(d, tensor)
+                    for tensor, value in zip(self.work.outputs(op), outputs, strict=False):
+                        self._produce(d, tensor, value)
+                    self.changed.notify_all()
+
+    def _produce(self, d: int, tensor: int, value: Any) -> None:
+        """Hand a new tensor to its readers here, and ask for its copies to the other devices."""
+        homes = sorted({self.device[reader] for reader in self.readers[tensor]} - {d})
+        self.uses[d, tensor] += len(homes)
+        self._deliver(d, tensor, value)
+        for home in homes:
+            first = min(self.rank[reader] for reader in self.readers[tensor] if self.device[reader] == home)
+            heapq.heappush(self.requests[d, home], (first, tensor))
+
+    def _deliver(self, d: int, tensor: int, value: Any) -> None:
+        here = [reader for reader in self.readers[tensor] if self.device[reader] == d]
+        self.uses[d, tensor] += len(here)
+        if self.uses[d, tensor]:
+            self.values[d, tensor] = value
+        for reader in here:
+            self.waiting[reader] -= 1
+            if not self.waiting[reader]:
+                heapq.heappush(self.ready[d], (self.rank[reader], reader))
+
+    def _release(self, d: int, tensor: int) -> None:
+        self.uses[d, tensor] -= 1
+        if not self.uses[d, tensor]:
+            del self.values[d, tensor]
+
+    def _copy(self, source: int, destination: int) -> None:
+        where = self.torch_devices[destination]
+        with _stream(where) as stream:
+            while (tensor := self._next(self.requests[source, destination])) is not None:
+                start = time.perf_counter()
+                value = self.values[source, tensor].to(where, copy=True)
+                if stream is not None:
+                    stream.synchronize()
+                self.moved.append((tensor, destination, start, time.perf_counter()))
+                with self.changed:
+                    self._release(source, tensor)
+                    self._deliver(destination, tensor, value)
+                    self.changed.notify_all()
+
+
+def _stream(device: Any) -> Any:
+    """Return a context in which a fresh stream of a CUDA device is current; None elsewhere."""
+    import torch
+
+    return nullcontext() if device.type != "cuda" else _CudaStream(torch.cuda.Stream(device))
+
+
+class _CudaStream:
+    """Makes a stream current, and yields it (torch's own context yields nothing)."""
+
+    def __init__(self, stream: Any) -> None:
+        import torch
+
+        self.stream, self.context = stream, torch.cuda.stream(stream)
+
+    def __enter__(self) -> Any:
+        self.context.__enter__()
+        return self.stream
+
+    def __exit__(self, *error: Any) -> None:
+        self.context.__exit__(*error)
