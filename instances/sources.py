@@ -92,6 +92,8 @@ def load(
     InputError
         If something is unreadable or unknown; one line that says what to change.
     """
+    from placeopt.instances.clusters import make_cluster
+
     choices = {
         "objective": objective, "memory": memory, "contiguity": contiguity, "pipeline": pipeline, "slots": slots
     }  # fmt: skip
@@ -104,26 +106,26 @@ def load(
     if isinstance(source, PlacementProblem):
         if cluster is not None:
             raise InputError(f"problem '{source.name}' has its devices already; leave out cluster='{cluster}'")
-        if options.get("costs") is not None:
-            raise InputError(f"problem '{source.name}' has its times already; give costs to the model it was made from")
-        if options.get("group") not in (None, "none"):
-            raise InputError(f"problem '{source.name}' does not tell the modules of its ops; group the model it was made from")
+        _refuse_graph_options(source, options)
         return source.replace(**fields) if fields else source
     costs = options.pop("costs", None)
     graph, bundled = load_graph(source, format=format, training=training, **options)
-    if cluster is not None:
-        from placeopt.instances.clusters import make_cluster
-
-        devices = make_cluster(cluster)
-    elif bundled is not None:
-        devices = bundled
-    else:
+    devices = bundled if cluster is None else make_cluster(cluster)
+    if devices is None:
         raise InputError(f"graph '{graph.name}' needs devices: give cluster='4xA100' or another ('placeopt clusters')")
     if costs is not None:
         graph = with_costs(graph, devices, costs)[0]
     from placeopt.model.cost_model import lower
 
     return lower(graph, devices, **fields)
+
+
+def _refuse_graph_options(problem: PlacementProblem, options: dict[str, Any]) -> None:
+    """Refuse what is done to a graph where there is none any more."""
+    if options.get("costs") is not None:
+        raise InputError(f"problem '{problem.name}' has its times already; give costs to the model it was made from")
+    if options.get("group") not in (None, "none"):
+        raise InputError(f"problem '{problem.name}' does not tell the modules of its ops; group the model it was made from")
 
 
 def with_costs(graph: OpGraph, cluster: Cluster, costs: Any) -> tuple[OpGraph, str]:
