@@ -1,10 +1,19 @@
-"""Small planning problems for tests of every solver."""
+"""Small planning problems for tests of every solver, and brute force over the plans of a step."""
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
+from itertools import combinations, product
+
 import numpy as np
 
+from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import SamplePlanProblem
+from placeopt.plans.step_costs import LinkShares
+from placeopt.plans.step_judge import judge_step_plan
+from placeopt.plans.step_price import step_price
+from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 
 
 def sample_chain(layers=5, devices=4, capacity=60):
@@ -24,6 +33,111 @@ def sample_chain(layers=5, devices=4, capacity=60):
     )  # fmt: skip
 
 
+@functools.cache
+def _drawn(seed, key, low, high, size):
+    numbers = [seed, *(sum(map(ord, part)) if isinstance(part, str) else int(part) for part in key)]
+    return np.random.default_rng(numbers).integers(low, high, size)
+
+
+@dataclass(frozen=True, eq=False)
+class TableCosts:
+    """A cost model of random numbers, with shares of transfers that depend on the position."""
+
+    seed: int
+    num_layers: int = 5
+    closing_apart: bool = False
+    name: str = "random"
+    sources: tuple[tuple[str, str], ...] = (("everything", "drawn at random"),)
+
+    @property
+    def layer_types(self):
+        """All layers differ."""
+        return tuple(range(self.num_layers))
+
+    def draw(self, *key, low=0, high=20, size=None):
+        """Return numbers that depend on the key alone."""
+        return _drawn(self.seed, key, low, high, size)
+
+    def micro_batches(self, kinds):
+        """Two sizes."""
+        return (1, 2)
+
+    def degrees(self, kind):
+        """Two degrees."""
+        return (1, 2)
+
+    def layer_ticks(self, kind, tensor, micro_batch, recompute):
+        """Random, smaller on more devices and for smaller micro-batches."""
+        ticks = self.draw(kind, 7, low=20, high=60, size=self.num_layers) * micro_batch // tensor
+        return ticks * 4 // 3 if recompute else ticks
+
+    def send_ticks(self, cut, micro_batch, sender, receiver):
+        """Random per cut and pair."""
+        return tuple(int(x) * micro_batch for x in self.draw(cut, *sender, *receiver, high=9, size=2))
+
+    def link_shares(self, forward, backward, first, last, stages):
+        """Shares that depend on the position as they may."""
+        before = (2 if first and stages > 3 else 1) * forward
+        return LinkShares(before, forward, (2 if last else 1) * backward, backward + forward)
+
+    def optimizer_ticks(self, load, group):
+        """By the number of layers."""
+        return 3 * (load.last - load.first) // group.tensor
+
+    def sync_ticks(self, load, groups):
+        """By the number of layers and replicas."""
+        count = sum(group.count for group in groups)
+        return (count - 1) * 7 * (load.last - load.first) // min(group.tensor for group in groups)
+
+    def memory_bytes(self, load, group):
+        """Weights, and activations in flight."""
+        kept = self.draw(5, low=3, high=9, size=self.num_layers)[load.first : load.last].sum()
+        kept = kept // 2 if load.recompute else kept
+        return int(10 * (load.last - load.first) + kept * load.flight * load.micro_batch) // group.tensor
+
+
+def step_problem(seed, kinds=1, devices=4, layers=5, **fields):
+    """Return a small problem about the time of a step."""
+    costs = TableCosts(seed, layers, closing_apart=False)
+    rng = np.random.default_rng(seed)
+    pools = tuple(DevicePool(kind, devices, 2, int(rng.integers(25, 90))) for kind in ("a", "b")[:kinds])
+    settings = {"batch": 6, "name": f"step-{seed}", **fields}
+    return StepPlanProblem(costs, pools, **settings)
+
+
+def every_plan(problem):
+    """Yield every plan of a problem that the judge accepts, by enumeration of all there are."""
+    layers, kinds = problem.costs.num_layers, [pool.kind for pool in problem.pools]
+    for data in problem.data_degrees:
+        choices = [((ReplicaGroup(kind, tensor, data),), again) for kind in kinds for tensor in (1, 2)
+                   for again in ((False, True) if problem.recompute else (False,))]  # fmt: skip
+        if problem.mixed:
+            shares = {round(data * part / 4) for part in (1, 2, 3)} - {0, data}
+            choices += [
+                ((ReplicaGroup("a", t, x), ReplicaGroup("b", u, data - x)), False)
+                for t in (1, 2) for u in (1, 2) for x in shares
+            ]  # fmt: skip
+        for count in range(1, min(problem.max_stages, layers) + 1):
+            for cuts in combinations(range(1, layers), count - 1):
+                ends = [0, *cuts, layers]
+                for chosen in product(choices, repeat=count):
+                    stages = tuple(
+                        PlanStage(tuple(range(a, b)), groups, tuple(range(a, b)) if again else ())
+                        for a, b, (groups, again) in zip(ends, ends[1:], chosen, strict=False)
+                    )
+                    for size in problem.micro_batches:
+                        plan = TrainingPlan(stages, size)
+                        if not judge_step_plan(problem, plan):
+                            yield plan
+
+
+def best_step(problem):
+    """Return the least time of a step, None if nothing fits."""
+    return min((step_price(problem, plan).step for plan in every_plan(problem)), default=None)
+
+
 def small_plan_problems(objective):
     """Return small problems about plans with an objective."""
+    if objective == "step-time":
+        return (step_problem(1), step_problem(2, kinds=2, layers=4))
     return (sample_chain(), sample_chain(6, 5, 45))

@@ -135,6 +135,7 @@ _targets: dict[tuple[str, str], str | Objective] = {
     ("jobs", "blocking"): "placeopt.streams.objective:BLOCKING",
     ("sharding", "cost"): "placeopt.sharding.objective:COST",
     ("plan", "sample-time"): "placeopt.plans.sample_objective:SAMPLE_TIME",
+    ("plan", "step-time"): "placeopt.plans.step_objective:STEP_TIME",
 }
 
 

@@ -1,0 +1,109 @@
+"""Networks: seconds to move bytes between hosts, by kind of device and devices per host.
+
+`FittedNetwork` holds the published fits: between two hosts with k devices each the aggregate GB/s is
+c0 l^2 + c1 l + c2 with l = log2(bytes / 1e6). `FlatNetwork` has one bandwidth inside and one between hosts, from a
+cluster description.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from placeopt.io.body import Body
+from placeopt.model.errors import InputError
+from placeopt.model.files import read_json
+
+DEFAULT_ZONE = "us-central1-a"
+SLOWEST = 1e-3
+"""A fit is trusted down to this part of the largest measured bandwidth: outside the sizes measured it may be negative."""
+
+
+class Network(Protocol):
+    """Bandwidth between two groups of devices.
+
+    Attributes
+    ----------
+    source : where the numbers come from.
+    """
+
+    source: str
+
+    def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
+        """Bytes per second between (kind, devices) and (kind, devices) for messages of `size` bytes."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class FittedNetwork:
+    """The published fits of one zone.
+
+    Attributes
+    ----------
+    fits : (kind, devices, kind, devices): three coefficients and the largest bytes per second measured.
+    raw : whether the fit is taken as it stands, without limits.
+    """
+
+    fits: dict[tuple[str, int, str, int], tuple[float, float, float, float]]
+    source: str = "fitted to measurements: network.json"
+    raw: bool = False
+
+    def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
+        """Bytes per second; see the module.
+
+        Raises
+        ------
+        InputError
+            If the pair was not measured.
+        """
+        fit = self.fits.get((*sender, *receiver)) or self.fits.get((*receiver, *sender))
+        if fit is None:
+            raise InputError(f"network: no fit between {sender[1]} x {sender[0]} and {receiver[1]} x {receiver[0]}")
+        *coefficients, largest = fit
+        level = math.log2(max(size, 1.0) / 1e6)
+        rate = 1e9 * (coefficients[0] * level * level + coefficients[1] * level + coefficients[2])
+        return rate if self.raw else min(max(rate, SLOWEST * largest), largest)
+
+
+@dataclass(frozen=True)
+class FlatNetwork:
+    """One bandwidth between hosts per kind, shared by the devices of a host.
+
+    Attributes
+    ----------
+    rates : bytes per second of a device by kind; the slower end counts.
+    """
+
+    rates: dict[str, float]
+    source: str = "cluster description"
+
+    def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
+        """Bytes per second of the slower end, times the devices that send together."""
+        return min(self.rates[sender[0]], self.rates[receiver[0]]) * min(sender[1], receiver[1])
+
+
+def read_network(path: str | Path, zone: str = DEFAULT_ZONE, *, raw: bool = False) -> FittedNetwork:
+    """Read the fits of one zone from `network.json`.
+
+    Raises
+    ------
+    InputError
+        If the file is malformed or has no such zone.
+    """
+    body = Body(read_json(path), f"file '{path}'").body(zone)
+    fits = {}
+    for kind in body.data:
+        for count in body.body(kind).data:
+            there = body.body(kind).body(count)
+            if zone not in there.data:
+                continue
+            for other in there.body(zone).data:
+                for size in there.body(zone).body(other).data:
+                    value: Any = there.body(zone).body(other).items(size)
+                    if len(value) != 2 or len(value[0]) != 3:
+                        raise InputError(f"{there.where}: expected [[c0, c1, c2], bytes per second], received {value!r:.60}")
+                    c0, c1, c2 = map(float, value[0])
+                    fits[kind, int(count), other, int(size)] = c0, c1, c2, float(value[1])
+    return FittedNetwork(fits, raw=raw, source=f"fitted to measurements: {Path(path).name}, zone {zone}")

@@ -1,0 +1,155 @@
+"""Our own prediction of step time and memory from layer tables and a network.
+
+A stage takes its layers' times. Per micro-batch it waits for its input, and its predecessor for the gradients: twice the
+transfer over the cut before it; of the transfers over the cut behind it a part stays in sight (`exposed`). Transfers run
+at most at `largest_rate`. Gradients are summed by a ring over the aggregate bandwidth of the replicas; the optimizer step,
+measured on a model of two blocks, is scaled by parameters. Memory is base + state bytes per parameter + activations
+times an overhead of the allocator, for as many micro-batches as are in flight, + a part of the loss layer's.
+
+The constants are fitted on measured plans, which `FITTED_ON` names; all else is measured or counted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER
+from placeopt.plans.published_costs import ticks
+from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.plans.layer_tables import LayerTable
+    from placeopt.plans.network_table import Network
+    from placeopt.plans.plan import ReplicaGroup
+
+FITTED_ON = ("clariden N8_D2", "clariden N8_D4", "mit N4_D1", "mit N2_D1")
+"""Measured plans that the constants of time were fitted on."""
+
+MEMORY_FITTED_ON = ("clariden N8_D2", "mit N4_D1", "clariden N1_D1_M4_G32", "clariden N32_D32")
+"""Measured plans that the constants of memory were fitted on."""
+
+PROFILED_BLOCKS = 2
+"""Blocks of the model whose optimizer step was measured, beside its first and last layer."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What is fitted.
+
+    Attributes
+    ----------
+    largest_rate : bytes per second of a transfer between stages at most. exposed : part of the transfer over the cut
+        behind a stage that it waits for.
+    base_bytes, state_bytes, overhead, loss : memory: of the runtime, per parameter, factor of the activations, and
+        part of the last layer's activations that is needed once more.
+    source : in words.
+    """
+
+    largest_rate: float = 12e9
+    exposed: float = 0.6
+    base_bytes: float = 3.5e9
+    state_bytes: float = 28.0
+    overhead: float = 1.15
+    loss: float = 0.0
+    source: str = (
+        f"fitted on the step times of {', '.join(FITTED_ON)} and the memory of {', '.join(MEMORY_FITTED_ON)}"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedStepCosts:
+    """See the module."""
+
+    table: LayerTable
+    network: Network
+    constants: Constants = field(default_factory=Constants)
+    name: str = "predicted step time"
+    closing_apart: bool = field(default=False, init=False)
+
+    @cached_property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        """Where the numbers come from."""
+        return (
+            ("layer times, sizes", self.table.source), ("transfers, all-reduce", self.network.source),
+            ("constants", self.constants.source),
+        )  # fmt: skip
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return self.table.num_layers
+
+    @property
+    def layer_types(self) -> tuple[int, ...]:
+        """Layers that are priced alike have equal numbers."""
+        return self.table.layer_types
+
+    def micro_batches(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
+        """Micro-batch sizes with times on any of the kinds."""
+        return tuple(sorted({size for kind, size, _ in self.table.times if kind in kinds}))
+
+    def degrees(self, kind: str) -> tuple[int, ...]:
+        """Tensor degrees with times."""
+        return self.table.degrees(kind)
+
+    def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
+        """Forward and backward, and forward again with recomputation."""
+        times = self.table.times.get((kind, micro_batch, tensor))
+        if times is None:
+            return None
+        seconds = (1 + recompute) * times[:, FORWARD] + times[:, BACKWARD]
+        return np.floor(seconds / TICK_SECONDS + 0.5).astype(np.int64)
+
+    def send_ticks(
+        self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
+    ) -> tuple[int, int]:
+        """The output of the last layer before the cut, either way."""
+        size = float(self.table.outputs[cut - 1]) * self.table.float_bytes * micro_batch
+        rate = self.network.bandwidth(sender, receiver, size / min(sender[1], receiver[1]))
+        once = ticks(size / min(rate, self.constants.largest_rate))
+        return once, once
+
+    def link_shares(self, forward: int, backward: int, first: bool, last: bool, stages: int) -> LinkShares:
+        """See the module."""
+        exposed = int(self.constants.exposed * forward + 0.5)
+        return LinkShares(exposed, 0, forward + backward, forward + backward)
+
+    def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
+        """The measured step of a small model, by parameters."""
+        sizes = self.table.parameters[group.tensor]
+        profiled = float(sizes[0] + sizes[-1] + PROFILED_BLOCKS * sizes[1])
+        seconds = float(self.table.times[group.kind, load.micro_batch, group.tensor][1, OPTIMIZER])
+        return ticks(seconds * float(sizes[load.first : load.last].sum()) / profiled)
+
+    def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
+        """Ring over the slowest pair of neighbours, all devices of a replica sending their share."""
+        count = sum(group.count for group in groups)
+        if count == 1:
+            return 0
+        inside = slice(load.first, load.last)
+        size = max(float(self.table.parameters[g.tensor][inside].sum()) * g.tensor for g in groups)
+        size *= self.table.float_bytes
+        pairs = {(g, g) for g in groups if g.count > 1} | set(zip(groups, groups[1:] + groups[:1], strict=True))
+        rate = min(
+            self.network.bandwidth((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count) for a, b in pairs
+        )
+        return ticks(2 * (count - 1) / count * size / rate)
+
+    def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
+        """See the module; with recomputation only the inputs of layers are kept, and one layer is unfolded at a time."""
+        inside, scale = slice(load.first, load.last), load.micro_batch * self.table.float_bytes
+        kept = self.table.activations[group.tensor][inside]
+        floats = float(kept.sum()) * load.flight
+        if load.recompute:
+            floats = float(np.minimum(self.table.outputs[inside], kept).sum()) * load.flight + float(kept.max())
+        if load.last == self.num_layers:
+            floats += self.constants.loss / self.constants.overhead * float(kept[-1])
+        state = float(self.table.parameters[group.tensor][inside].sum()) * self.constants.state_bytes
+        return math.ceil(self.constants.base_bytes + state + self.constants.overhead * floats * scale)

@@ -1,0 +1,141 @@
+"""The step-time formula of the authors of the published training plans.
+
+    n = ceil(batch / (mbs dp)); (n - 1) max(compute + comm) + sum compute + sum comm + max optimizer + max all-reduce
+
+compute are measured layer times; comm of a stage is the time to send its output forward and its gradients back (the last
+stage counts the latter twice, the first one the former, twice where there are more than three stages), over the fitted
+network between hosts; gradients are summed in buckets of 5e8 bytes by a ring between neighbouring replicas, over the fit of
+one device per host. Memory: 24 bytes per parameter, the activations of S - i micro-batches, 2 or 3 GB beside them.
+
+References
+----------
+Strati et al.: "Sailor: Automating distributed training over dynamic, heterogeneous, and geo-distributed clusters",
+SOSP 2025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER
+from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.plans.layer_tables import LayerTable
+    from placeopt.plans.network_table import Network
+    from placeopt.plans.plan import ReplicaGroup
+
+BUCKET_BYTES = 5e8
+STATE_BYTES = 24
+"""Bytes per parameter: weights, gradients, two Adam moments and two copies."""
+
+BESIDE_BYTES = (2_000_000_000, 3_000_000_000)
+"""Bytes beside the model without and with tensor parallelism."""
+
+LARGEST_SHARE = 4
+"""Gradients are shared by at most so many devices of a replica."""
+
+LONG = 3
+"""With more stages than this the first one sends twice."""
+
+
+def ticks(seconds: float) -> int:
+    """Return ticks, rounded half up and never to 0 for positive times."""
+    return max(int(seconds / TICK_SECONDS + 0.5), int(seconds > 0))
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedStepCosts:
+    """See the module."""
+
+    table: LayerTable
+    network: Network
+    name: str = "published step time"
+    closing_apart: bool = field(default=True, init=False)
+
+    @cached_property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        """Where the numbers come from."""
+        return (
+            ("layer times, sizes", self.table.source), ("transfers, all-reduce", self.network.source),
+            ("memory", "published formula: 24 bytes per parameter, 2 or 3 GB beside the model"),
+        )  # fmt: skip
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers."""
+        return self.table.num_layers
+
+    @property
+    def layer_types(self) -> tuple[int, ...]:
+        """Layers that are priced alike have equal numbers."""
+        return self.table.layer_types
+
+    def micro_batches(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
+        """Micro-batch sizes that were measured on any of the kinds."""
+        return tuple(sorted({size for kind, size, _ in self.table.times if kind in kinds}))
+
+    def degrees(self, kind: str) -> tuple[int, ...]:
+        """Tensor degrees that were measured."""
+        return self.table.degrees(kind)
+
+    def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
+        """Measured forward and backward times; the formula knows no recomputation."""
+        times = self.table.times.get((kind, micro_batch, tensor))
+        if times is None or recompute:
+            return None
+        return np.floor((times[:, FORWARD] + times[:, BACKWARD]) / TICK_SECONDS + 0.5).astype(np.int64)
+
+    def send_ticks(
+        self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
+    ) -> tuple[int, int]:
+        """Output of the last layer before the cut, and as gradients the output of the first one behind it."""
+        sizes = self.table.outputs[[cut - 1, cut]] * self.table.float_bytes * micro_batch
+        forward, backward = (float(size) for size in sizes)
+        return (
+            ticks(forward / self.network.bandwidth(sender, receiver, forward)),
+            ticks(backward / self.network.bandwidth(receiver, sender, backward)),
+        )
+
+    def link_shares(self, forward: int, backward: int, first: bool, last: bool, stages: int) -> LinkShares:
+        """See the module."""
+        before = 2 * forward if first and stages > LONG else forward
+        behind = 2 * backward if last else backward
+        return LinkShares(before, before, behind, behind)
+
+    def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
+        """The measured step, whatever the stage holds."""
+        return ticks(float(self.table.times[group.kind, load.micro_batch, group.tensor][load.first, OPTIMIZER]))
+
+    def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
+        """Ring all-reduce in buckets, at the slowest pair of neighbours."""
+        count = sum(group.count for group in groups)
+        if count == 1:
+            return 0
+        share = min(LARGEST_SHARE, *(group.tensor for group in groups))
+        size = float(self.table.parameters[1][load.first : load.last].sum()) * self.table.float_bytes / share
+        pairs = {(g.kind, g.kind) for g in groups if g.count > 1}
+        pairs |= {(a.kind, b.kind) for a, b in pairwise(groups)}
+        return max(ticks(self._ring(size, count, a, b)) for a, b in pairs)
+
+    def _ring(self, size: float, count: int, sender: str, receiver: str) -> float:
+        seconds = 0.0
+        while size > 0:
+            part = min(size, BUCKET_BYTES) / count
+            seconds += 2 * (count - 1) * part / self.network.bandwidth((sender, 1), (receiver, 1), part)
+            size -= BUCKET_BYTES
+        return seconds
+
+    def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
+        """See the module."""
+        inside = slice(load.first, load.last)
+        state = float(self.table.parameters[group.tensor][inside].sum()) * STATE_BYTES
+        kept = float(self.table.activations[group.tensor][inside].sum()) * load.micro_batch * self.table.float_bytes
+        return int(state + kept * load.flight) + BESIDE_BYTES[group.tensor > 1]

@@ -1,0 +1,100 @@
+"""Cost models of a training step: what a stage takes, what passes between stages, what closes the step, what fits.
+
+With n micro-batches per replica, a step takes
+
+    (n - 1) max_i period_i + sum_i fill_i + closing
+
+where a stage's period and fill are its compute plus shares of the transfers before and behind it, and closing is the
+all-reduce of the gradients and the optimizer: the largest of a stage, or the largest all-reduce plus the largest
+optimizer step, whichever the model says. A cost model names the source of every number (`sources`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from placeopt.plans.plan import ReplicaGroup
+
+TICK_SECONDS = 1e-9
+
+
+class LinkShares(NamedTuple):
+    """Ticks of the transfers over one cut: what they add to the stage before it and to the stage behind it."""
+
+    period_before: int
+    fill_before: int
+    period_behind: int
+    fill_behind: int
+
+
+class Load(NamedTuple):
+    """What memory depends on: layers first..last - 1, micro-batch, micro-batches in flight, recomputation."""
+
+    first: int
+    last: int
+    micro_batch: int
+    flight: int
+    recompute: bool
+
+
+class StepCosts(Protocol):
+    """A cost model; ticks and bytes are whole numbers.
+
+    Attributes
+    ----------
+    name : for people. num_layers : of the model. layer_types : layers with equal numbers are priced alike everywhere,
+        but the first and last one.
+    closing_apart : whether the largest all-reduce and the largest optimizer step add up.
+    sources : (what, where it comes from) of every kind of number.
+    """
+
+    name: str
+    num_layers: int
+    layer_types: tuple[int, ...]
+    closing_apart: bool
+    sources: tuple[tuple[str, str], ...]
+
+    def micro_batches(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
+        """Micro-batch sizes with times on any of the kinds."""
+        ...
+
+    def degrees(self, kind: str) -> tuple[int, ...]:
+        """Tensor degrees with times on a kind."""
+        ...
+
+    def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
+        """Forward and backward of each layer for one micro-batch, None where nothing is known."""
+        ...
+
+    def send_ticks(
+        self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
+    ) -> tuple[int, int]:
+        """Ticks of activations and of gradients of one micro-batch over the cut before layer `cut`.
+
+        `sender` and `receiver` are the (kind, tensor degree) of two replicas of neighbouring stages.
+        """
+        ...
+
+    def link_shares(self, forward: int, backward: int, first: bool, last: bool, stages: int) -> LinkShares:
+        """What transfers add to the stages beside a cut; `first`, `last`: the one before or behind is an end.
+
+        The share of the stage before may depend on `first`, and then on whether there are more than three stages, that
+        of the stage behind on `last`.
+        """
+        ...
+
+    def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
+        """One optimizer step."""
+        ...
+
+    def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
+        """All-reduce of the gradients of a stage between its replicas."""
+        ...
+
+    def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
+        """Bytes on a device."""
+        ...

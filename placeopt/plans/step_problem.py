@@ -1,0 +1,132 @@
+"""StepPlanProblem: stages of consecutive layers on devices of some kinds, time of a training step.
+
+Every stage has the same data degree D, so that n = ceil(batch / (micro-batch D)) micro-batches pass each replica. The
+replicas of a stage are of one kind or, where `mixed` allows it, of two kinds in shares of quarters; a replica spreads
+over one tensor degree per kind, inside a host. A stage keeps S - i micro-batches in flight (at most n). The cost model prices the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from placeopt.model.errors import InputError, did_you_mean
+from placeopt.plans.step_costs import TICK_SECONDS
+
+if TYPE_CHECKING:
+    from placeopt.plans.step_costs import StepCosts
+
+SHARES = 4
+"""Unlike replicas share a stage in quarters."""
+
+
+@dataclass(frozen=True)
+class DevicePool:
+    """Devices of one kind.
+
+    Attributes
+    ----------
+    kind : as in the cost model. count : devices. per_host : devices of a host, which limits the tensor degree.
+    memory : bytes of a device. price : of a device per hour.
+    """
+
+    kind: str
+    count: int
+    per_host: int
+    memory: int
+    price: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or self.per_host < 1 or self.memory < 0 or self.price < 0:
+            raise InputError(f"devices '{self.kind}': expected count, memory and price >= 0 and at least 1 per host, "
+                             f"received {self.count}, {self.memory}, {self.price} and {self.per_host}")  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class StepPlanProblem:
+    """A cost model, devices and a batch; see the module.
+
+    Attributes
+    ----------
+    pools : one per kind of device. batch : samples of a step.
+    micro_batches, data_degrees : sizes to choose from; by default those that the costs know, and all.
+    max_stages : most stages of a plan. recompute : whether stages may be recomputed. mixed : whether a stage may have
+        replicas of two kinds, which multiplies the work of a search.
+    """
+
+    problem_kind: ClassVar[str] = "plan"
+    objective: ClassVar[str] = "step-time"
+
+    costs: StepCosts
+    pools: tuple[DevicePool, ...]
+    batch: int
+    micro_batches: tuple[int, ...] = ()
+    data_degrees: tuple[int, ...] = ()
+    max_stages: int = 32
+    recompute: bool = False
+    mixed: bool = False
+    name: str = "plan"
+    tick_seconds: float = TICK_SECONDS
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.max_stages < 1 or not self.pools:
+            raise InputError(f"plan '{self.name}': expected a batch, stages and devices, received a batch of {self.batch}, "
+                             f"{self.max_stages} stages and {len(self.pools)} kinds of devices")  # fmt: skip
+        kinds = [pool.kind for pool in self.pools]
+        if len(set(kinds)) < len(kinds):
+            raise InputError(f"plan '{self.name}': expected one pool of devices per kind, received {', '.join(kinds)}")
+        for pool in self.pools:
+            if not self.degrees(pool):
+                raise InputError(f"plan '{self.name}': the cost model knows no times on '{pool.kind}' with up to "
+                                 f"{pool.per_host} devices per host")  # fmt: skip
+        known = self.costs.micro_batches(tuple(kinds))
+        if not self.micro_batches:
+            object.__setattr__(self, "micro_batches", tuple(size for size in known if size <= self.batch))
+        for size in self.micro_batches:
+            if size not in known:
+                raise InputError(f"plan '{self.name}': micro-batch {size}: the cost model knows {list(known)}")
+        if not self.data_degrees:
+            most = sum(pool.count for pool in self.pools)
+            object.__setattr__(self, "data_degrees", tuple(range(1, min(most, self.batch) + 1)))
+
+    def degrees(self, pool: DevicePool) -> tuple[int, ...]:
+        """Tensor degrees that are known and fit into a host."""
+        return tuple(t for t in self.costs.degrees(pool.kind) if t <= pool.per_host)
+
+    def pool(self, kind: str) -> DevicePool:
+        """Return the devices of a kind.
+
+        Raises
+        ------
+        InputError
+            If there are none.
+        """
+        for pool in self.pools:
+            if pool.kind == kind:
+                return pool
+        raise InputError(f"devices '{kind}' are not there; {did_you_mean(kind, [pool.kind for pool in self.pools])}")
+
+    def rounds(self, micro_batch: int, data: int) -> int:
+        """Micro-batches that pass each replica, n."""
+        return -(-self.batch // (micro_batch * data))
+
+    @cached_property
+    def hash(self) -> str:
+        """Digest of everything that a value depends on, by the prices of single layers."""
+        digest = hashlib.sha256()
+        for pool in self.pools:
+            for tensor in self.degrees(pool):
+                for size in self.micro_batches:
+                    for again in (False, True):
+                        found = self.costs.layer_ticks(pool.kind, tensor, size, again)
+                        digest.update(b"-" if found is None else found.tobytes())
+        rest = (self.pools, self.batch, self.micro_batches, self.data_degrees, self.max_stages, self.recompute, self.mixed,
+                self.costs.name, self.costs.sources)  # fmt: skip
+        digest.update(repr(rest).encode())
+        return digest.hexdigest()[:16]
+
+    def replace(self, **changes: Any) -> StepPlanProblem:
+        """Return a copy with some fields changed."""
+        return replace(self, **changes)

@@ -1,0 +1,291 @@
+"""What a stage can be for a micro-batch and data degree, and the tables that `plan-stages` searches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
+from placeopt.plans.step_bounds import NEVER
+from placeopt.plans.step_costs import Load
+from placeopt.plans.step_price import pairs_of
+from placeopt.plans.step_problem import SHARES
+from placeopt.solvers.planning.step_search import CLASS, CUT, PARENT, StepArrays, least_stage_period
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from placeopt.plans.step_problem import StepPlanProblem
+
+PRICE_STEPS = 8
+"""Mixtures of the prices of two kinds by which labels are dropped."""
+
+
+@dataclass(frozen=True)
+class StageClass:
+    """Replicas of a stage, and whether it is recomputed."""
+
+    groups: tuple[ReplicaGroup, ...]
+    recompute: bool
+
+
+class BatchTables:
+    """Tables of one micro-batch size that all data degrees share; `sync`, by replicas, is shared by all sizes."""
+
+    def __init__(
+        self, problem: StepPlanProblem, micro_batch: int, sync: dict[tuple[ReplicaGroup, ...], NDArray[np.int64]]
+    ) -> None:
+        self.problem, self.micro_batch, self.sync = problem, micro_batch, sync
+        self.shares: dict[bytes, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._optimizer: dict[tuple[str, int], NDArray[np.int64]] = {}
+        self.layers = problem.costs.num_layers
+        self.kinds = [
+            (k, pool.kind, tensor, again)
+            for k, pool in enumerate(problem.pools)
+            for tensor in problem.degrees(pool)
+            for again in ((False, True) if problem.recompute else (False,))
+            if tensor <= pool.count
+            and problem.costs.layer_ticks(pool.kind, tensor, micro_batch, again) is not None
+        ]
+
+    @cached_property
+    def spans(self) -> dict[tuple[int, ...], list[tuple[int, int]]]:
+        """Spans of layers that are priced alike."""
+        types = np.array(self.problem.costs.layer_types)
+        found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for first in range(self.layers):
+            counts = np.zeros(types.max() + 1, dtype=np.int64)
+            for last in range(first + 1, self.layers + 1):
+                counts[types[last - 1]] += 1
+                key = (int(first == 0), int(last == self.layers), int(types[first]), *counts.tolist())
+                found.setdefault(key, []).append((first, last))
+        return found
+
+    def table(self, function: object) -> NDArray[np.int64]:
+        """Fill a table over spans of layers by a function of (first, last)."""
+        found = np.full((self.layers + 1, self.layers + 1), -1, dtype=np.int64)
+        for spans in self.spans.values():
+            value = function(*spans[0])  # type: ignore[operator]
+            for first, last in spans:
+                found[first, last] = value
+        return found
+
+    @cached_property
+    def compute(self) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
+        """Ticks of spans of layers by (kind, tensor degree, recomputation)."""
+        found = {}
+        for _, kind, tensor, again in self.kinds:
+            ticks = self.problem.costs.layer_ticks(kind, tensor, self.micro_batch, again)
+            total = np.concatenate([[0], np.cumsum(np.asarray(ticks))])
+            found[kind, tensor, again] = np.where(np.triu(np.ones((len(total),) * 2), 1) > 0, total[None] - total[:, None], -1)
+        return found
+
+    @cached_property
+    def flight(self) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
+        """Most micro-batches in flight of spans of layers that memory allows."""
+        found = {}
+        for k, kind, tensor, again in self.kinds:
+            room, group = self.problem.pools[k].memory, ReplicaGroup(kind, tensor, 1)
+
+            def most(first: int, last: int, room: int = room, group: ReplicaGroup = group, again: bool = again) -> int:
+                def fits(flight: int) -> bool:
+                    load = Load(first, last, self.micro_batch, flight, again)
+                    return self.problem.costs.memory_bytes(load, group) <= room
+
+                low, high = 0, self.problem.max_stages + 1
+                while high - low > 1:
+                    middle = (low + high) // 2
+                    low, high = (middle, high) if fits(middle) else (low, middle)
+                return low
+
+            found[kind, tensor, again] = self.table(most)
+        return found
+
+    @cached_property
+    def sends(self) -> dict[tuple[str, int, str, int], NDArray[np.int64]]:
+        """Forward and backward ticks over each cut by (kind, degree, kind, degree), shape (2, L + 1)."""
+        ends, found = sorted({(kind, tensor) for _, kind, tensor, _ in self.kinds}), {}
+        types = self.problem.costs.layer_types
+        for sender in ends:
+            for receiver in ends:
+                known: dict[tuple[int, int], tuple[int, int]] = {}
+                rows = np.zeros((2, self.layers + 1), dtype=np.int64)
+                for cut in range(1, self.layers):
+                    key = types[cut - 1], types[cut]
+                    if key not in known:
+                        known[key] = self.problem.costs.send_ticks(cut, self.micro_batch, sender, receiver)
+                    rows[:, cut] = known[key]
+                found[*sender, *receiver] = rows
+        return found
+
+    def optimizer(self, kind: str, tensor: int, recompute: bool) -> NDArray[np.int64]:
+        """Optimizer ticks of spans of layers."""
+        if (kind, tensor) not in self._optimizer:
+            group = ReplicaGroup(kind, tensor, 1)
+            self._optimizer[kind, tensor] = self.table(
+                lambda first, last: self.problem.costs.optimizer_ticks(
+                    Load(first, last, self.micro_batch, 1, recompute), group
+                )
+            )
+        return self._optimizer[kind, tensor]
+
+    def classes(self, data: int) -> Iterator[StageClass]:
+        """Yield what a stage can be with a data degree."""
+        pools = self.problem.pools
+        for a, (k, kind, tensor, again) in enumerate(self.kinds):
+            if tensor * data <= pools[k].count:
+                yield StageClass((ReplicaGroup(kind, tensor, data),), again)
+            for other, second, degree, same in self.kinds[a + 1 :] if self.problem.mixed else ():
+                if other == k or same != again:
+                    continue
+                for count in sorted({round(data * part / SHARES) for part in range(1, SHARES)}):
+                    rest = data - count
+                    if count and rest and count * tensor <= pools[k].count and rest * degree <= pools[other].count:
+                        yield StageClass((ReplicaGroup(kind, tensor, count), ReplicaGroup(second, degree, rest)), again)
+
+
+class DegreeTables:
+    """Tables of one micro-batch size and data degree.
+
+    Attributes
+    ----------
+    least_step : bound on a step of any plan, but for its periods beyond the first: fill and closing.
+    """
+
+    def __init__(self, batch: BatchTables, data: int) -> None:
+        self.batch, self.data = batch, data
+        self.problem = batch.problem
+        self.rounds = self.problem.rounds(batch.micro_batch, data)
+        self.classes = list(batch.classes(data))
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is anything that a stage can be."""
+        return bool(self.classes)
+
+    @cached_property
+    def spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Compute, micro-batches that fit and devices used; see `StepArrays`."""
+        compute = np.array([self._joined(self.batch.compute, c, np.maximum) for c in self.classes])
+        flight = np.array([self._joined(self.batch.flight, c, np.minimum) for c in self.classes])
+        used = np.zeros((len(self.classes), 2), dtype=np.int64)
+        pools = {pool.kind: k for k, pool in enumerate(self.problem.pools)}
+        for i, c in enumerate(self.classes):
+            for group in c.groups:
+                used[i, pools[group.kind]] += group.count * group.tensor
+        return compute, flight, used
+
+    @cached_property
+    def pool(self) -> NDArray[np.int64]:
+        """Devices of both kinds."""
+        return np.array([*(pool.count for pool in self.problem.pools), 0][:2], dtype=np.int64)
+
+    @property
+    def price(self) -> NDArray[np.int64]:
+        """Prices by which plans are refuted."""
+        return _prices(len(self.problem.pools))
+
+    @cached_property
+    def least_fill(self) -> NDArray[np.int64]:
+        """Least fill of the layers before each cut."""
+        compute, flight, _ = self.spans
+        fastest = np.where((compute >= 0) & (flight > 0), compute, 2**60).min(axis=0)
+        least = np.full(len(fastest), 2**60, dtype=np.int64)
+        least[0] = 0
+        for last in range(1, len(fastest)):
+            least[last] = min(2**60, (least[:last] + fastest[:last, last]).min())
+        return least
+
+    def least_period(self, low: int) -> int:
+        """Return a bound on the longest period, at least `low`, that knows stages and memory; NEVER: nothing fits."""
+        high = int(self.spans[0].max(initial=0))
+        found = least_stage_period(self.spans, self.price, self.pool, low, max(low, high))
+        return NEVER if found > max(low, high) else int(found)
+
+    @cached_property
+    def arrays(self) -> StepArrays:
+        """The tables as the kernel takes them."""
+        problem, width = self.problem, self.batch.layers + 1
+        compute, flight, used = self.spans
+        closing = np.array([self._closing(c) for c in self.classes])
+        possible = (compute >= 0) & (flight > 0)
+        # some stage holds any layer: the least closing of the spans that do, over all spans
+        by_span = np.where(possible, closing, 2**60).min(axis=0)
+        floor = max(int(by_span[: i + 1, i + 1 :].min()) for i in range(width - 1))
+        before, behind = self._links()
+        return StepArrays(
+            compute=compute, flight=flight, closing=closing, used=used, before=before, behind=behind, least_fill=self.least_fill,
+            least_closing=floor, pool=self.pool, price=self.price, rounds=self.rounds,
+            max_stages=problem.max_stages,
+        )  # fmt: skip
+
+    def _joined(self, tables: dict[tuple[str, int, bool], NDArray[np.int64]], c: StageClass, join: object) -> NDArray[np.int64]:
+        found = [tables[group.kind, group.tensor, c.recompute] for group in c.groups]
+        return found[0] if len(found) == 1 else join(*found)  # type: ignore[operator,no-any-return]
+
+    def _closing(self, c: StageClass) -> NDArray[np.int64]:
+        costs, size = self.problem.costs, self.batch.micro_batch
+        if c.groups not in self.batch.sync:
+            self.batch.sync[c.groups] = self.batch.table(
+                lambda first, last: costs.sync_ticks(Load(first, last, size, 1, c.recompute), c.groups)
+            )
+        optimizer = [
+            self.batch.optimizer(group.kind, group.tensor, c.recompute) for group in c.groups
+        ]
+        total = self.batch.sync[c.groups] + np.max(optimizer, axis=0)
+        return np.asarray(np.where(total < 0, -1, total))
+
+    def _links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the shares of the transfers over each cut between stages of any two classes."""
+        costs, count, width = self.problem.costs, len(self.classes), self.batch.layers + 1
+        before = np.zeros((count, count, 3, 2, width), dtype=np.int64)
+        behind = np.zeros((count, count, 2, 2, width), dtype=np.int64)
+        known = self.batch.shares
+        for a, sender in enumerate(self.classes):
+            for b, receiver in enumerate(self.classes):
+                pairs = pairs_of(sender.groups, receiver.groups)
+                rows = [self.batch.sends[x.kind, x.tensor, y.kind, y.tensor] for x, y in pairs]
+                sends = np.max(rows, axis=0) if len(rows) > 1 else rows[0]
+                key = sends.tobytes()
+                if key not in known:
+                    known[key] = _shares(costs, sends)
+                before[a, b], behind[a, b] = known[key]
+        return before, behind
+
+    def plan(self, labels: NDArray[np.int64], at: int) -> TrainingPlan:
+        """Read a plan off its labels."""
+        stages, starts = [], []
+        while at >= 0:
+            starts.append((int(labels[at, CUT]), self.classes[int(labels[at, CLASS])]))
+            at = int(labels[at, PARENT])
+        ends = [first for first, _ in starts[1:]] + [self.batch.layers]
+        for (first, c), last in zip(starts, ends, strict=True):
+            layers = tuple(range(first, last))
+            stages.append(PlanStage(layers, c.groups, layers if c.recompute else ()))
+        return TrainingPlan(tuple(stages), self.batch.micro_batch)
+
+
+def _shares(costs: object, sends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the shares of the stages before and behind each cut; see `StepArrays`."""
+    width = sends.shape[1]
+    before, behind = np.zeros((3, 2, width), dtype=np.int64), np.zeros((2, 2, width), dtype=np.int64)
+    for cut in range(1, width - 1):
+        forward, backward = sends[:, cut].tolist()
+        for place, (first, stages) in enumerate(((False, 32), (True, 3), (True, 32))):
+            shares = costs.link_shares(forward, backward, first, False, stages)  # type: ignore[attr-defined]
+            before[place, :, cut] = shares.period_before, shares.fill_before
+        for place, last in enumerate((False, True)):
+            shares = costs.link_shares(forward, backward, False, last, 32)  # type: ignore[attr-defined]
+            behind[place, :, cut] = shares.period_behind, shares.fill_behind
+    return before, behind
+
+
+def _prices(kinds: int) -> NDArray[np.int64]:
+    if kinds == 1:
+        return np.array([[1, 0]], dtype=np.int64)
+    return np.array([[part, PRICE_STEPS - part] for part in range(PRICE_STEPS + 1)], dtype=np.int64)

@@ -1,0 +1,176 @@
+"""`plan-stages`: the best plan of consecutive layers on devices of one or two kinds, with proof.
+
+For every micro-batch and data degree, in the order of the area bound, the plans on the front of (longest period m, fill
+and closing f) are met one after the other: f(m) is the least f of plans whose periods keep to m, found by an exact
+dynamic program, and every plan with a period of at least a that keeps to m takes at least (n - 1) a + f(m). What cannot
+beat the best plan known is passed over, so that the bound holds wherever the search is cut off: it is the least bound of
+what was not closed.
+
+References
+----------
+Haimes, Lasdon, Wismer: "On a bicriterion formulation of the problems of integrated system identification and system
+optimization", IEEE Trans. Systems, Man, and Cybernetics 1 (1971): the epsilon-constraint method.
+Strati et al.: "Sailor: Automating distributed training over dynamic, heterogeneous, and geo-distributed clusters",
+SOSP 2025: the space of plans.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.model.errors import Refused
+from placeopt.model.interruptible import call_interruptibly
+from placeopt.plans.step_bounds import NEVER, batch_work, least_period
+from placeopt.plans.step_price import step_price
+from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables
+from placeopt.solvers.planning.step_search import CLOSING, FILL, StepArrays, least_stage_period, search_period
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.plans.plan import ReplicaGroup, TrainingPlan
+    from placeopt.plans.step_problem import StepPlanProblem
+    from placeopt.solving.tracker import Tracker
+
+METHOD = "stages"
+"""Name of the bound."""
+
+NEAR = 1e-3
+"""Relative width of the periods that are left below which they are met one by one instead of halved."""
+
+
+@dataclass(frozen=True, order=True)
+class _Range:
+    """Periods least..most of a micro-batch and data degree that are open; no plan there takes less than `bound`.
+
+    `depth` says what the bound knows: 0 area, 1 stages and memory as well, 2 all.
+    """
+
+    bound: int
+    micro_batch: int
+    data: int
+    least: int
+    most: int
+    rest: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class StepPlanner(SearchSolver):
+    """Exact dynamic programs over stages, cut by period; see the module."""
+
+    name: ClassVar[str] = "plan-stages"
+    tolerance: float = option(0.0, low=0.0, high=1.0, meaning="relative gap at which a search may end")
+
+    def warm_up(self) -> None:
+        """Compile the kernels."""
+        one, pair = np.ones((1, 2, 2), np.int64), np.ones(2, np.int64)
+        link, price = np.zeros((1, 1, 3, 2, 2), np.int64), np.ones((1, 2), np.int64)
+        least_stage_period((one, one, price), price, pair, 0, 5)
+        search_period(
+            StepArrays(one, one, one, price, link, link[:, :, :2].copy(), np.zeros(2, np.int64), 0, pair, price, 1, 1), 5, 9
+        )
+
+    def search(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
+        """Open the range with the least bound until none is below the best plan."""
+        if len(problem.pools) > 2:
+            raise Refused(f"solver '{self.name}' takes devices of one or two kinds, received {len(problem.pools)}")
+        front = _Front(problem, tracker)
+        while front.ranges:
+            lowest = front.ranges[0].bound
+            goal = front.goal
+            tracker.raise_bound(min(lowest, goal), METHOD)
+            if lowest >= goal * (1 - self.tolerance) or tracker.stop():
+                return
+            front.open(heapq.heappop(front.ranges))
+        if tracker.value is None:
+            tracker.infeasible("no plan fits the memory of the devices")
+        else:
+            tracker.raise_bound(tracker.value, METHOD)
+
+
+class _Front:
+    """What is open, as a heap of ranges."""
+
+    def __init__(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
+        self.problem, self.tracker = problem, tracker
+        self.sync: dict[tuple[ReplicaGroup, ...], NDArray[np.int64]] = {}
+        self.batches: dict[int, BatchTables] = {}
+        self.tables: dict[tuple[int, int], DegreeTables] = {}
+        self.ranges: list[_Range] = []
+        for size in problem.micro_batches:
+            work = batch_work(problem, size)
+            for data in problem.data_degrees:
+                least = least_period(problem, work, data)
+                if least < NEVER:
+                    rest = max(least, int(work.fastest.sum()))
+                    self._push(_Range(0, size, data, least, NEVER, rest, 0))
+
+    @property
+    def goal(self) -> int:
+        """Ticks of the best plan."""
+        return NEVER if self.tracker.value is None else self.tracker.value
+
+    def _push(self, part: _Range) -> None:
+        turns = self.problem.rounds(part.micro_batch, part.data) - 1
+        bound = turns * part.least + part.rest
+        if bound < self.goal and part.least <= part.most:
+            heapq.heappush(self.ranges, replace(part, bound=bound))
+
+    def open(self, part: _Range) -> None:
+        """Bound a range better, or split it."""
+        key = part.micro_batch, part.data
+        if key not in self.tables:
+            if part.micro_batch not in self.batches:
+                self.batches[part.micro_batch] = BatchTables(self.problem, part.micro_batch, self.sync)
+            self.tables[key] = DegreeTables(self.batches[part.micro_batch], part.data)
+        tables = self.tables[key]
+        if part.depth == 0:
+            if tables.possible:
+                least = tables.least_period(part.least)
+                self._push(replace(part, least=least, rest=max(part.rest, int(tables.least_fill[-1])), depth=1))
+        elif part.depth == 1:
+            arrays = tables.arrays
+            self._push(replace(part, rest=int(arrays.least_fill[-1]) + arrays.least_closing, depth=2))
+        else:
+            self._split(tables, part)
+
+    def _ask(self, tables: DegreeTables, limit: int, cutoff: int) -> tuple[NDArray[np.int64], int]:
+        """Run the kernel; on devices of one kind it takes milliseconds, which is less than a thread would cost."""
+        if len(self.problem.pools) == 1:
+            return search_period(tables.arrays, limit, cutoff)  # type: ignore[no-any-return]
+        return call_interruptibly(lambda: search_period(tables.arrays, limit, cutoff))
+
+    def _split(self, tables: DegreeTables, part: _Range) -> None:
+        """Ask for the best plan below a limit inside a range, and put back what is still open."""
+        turns = tables.rounds - 1
+        top = part.most
+        if turns and self.goal < NEVER:
+            top = min(top, (self.goal - 1 - part.rest) // turns)
+        if top < part.least:
+            return
+        if top >= NEVER // 2:
+            limit = 2 * part.least  # no plan is known: a wide guess first
+        else:
+            limit = top if top - part.least <= NEAR * part.least else (part.least + top) // 2
+        limit = min(limit, top)
+        labels, at = self._ask(tables, limit, min(NEVER, self.goal - turns * part.least))
+        self.tracker.count()
+        if at >= 0:
+            plan = tables.plan(labels, int(at))
+            price = step_price(self.problem, plan)
+            self.tracker.offer(price.step, plan)
+            rest = int(labels[at, FILL] + labels[at, CLOSING])
+            reached = max(stage.period for stage in price.stages)
+            self._push(replace(part, most=min(limit, reached - 1), rest=rest))
+            # plans with periods reached..limit have at least this fill and closing
+            if turns * reached + rest < price.step:
+                self._push(replace(part, least=reached, most=limit, rest=rest))
+        if limit < top:
+            self._push(replace(part, least=limit + 1, most=top))

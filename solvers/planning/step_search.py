@@ -1,0 +1,229 @@
+"""Kernel of `plan-stages`: the least fill and closing of plans whose stages keep to a period.
+
+Stages are laid from the last one backwards, so that the micro-batches in flight are known. A label at (cut i, class c)
+after p stages holds the devices used, the fill and closing so far and the open period of its first stage, which still
+lacks the transfers over the cut before it; a label that is not better in any of these is dropped. Labels that cannot
+get the rest of the layers onto the devices left, at any of some prices, or cannot end below the value known are
+dropped as well.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numba
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+USED_A, USED_B, FILL, CLOSING, OPEN, CUT, CLASS, PARENT, NEXT = range(9)
+"""Columns of a label: devices used of both kinds, ticks, where its first stage begins and its class, links."""
+
+LABEL_COLUMNS = 9
+COMPARED = 5
+"""The first columns, in which less is better."""
+
+MIDDLE, FIRST_SHORT, FIRST_LONG = range(3)
+"""Third index of `before`: the stage before the cut is inside, or first of at most three stages, or first of more."""
+
+INSIDE, LAST = range(2)
+"""Third index of `behind`: whether the stage behind the cut is the last one."""
+
+PERIOD, FILLING = range(2)
+NONE = 2**62
+
+
+class StepArrays(NamedTuple):
+    """What the kernel reads (C classes, L layers, P prices)."""
+
+    compute: NDArray[np.int64]  # (C, L + 1, L + 1) ticks of the layers first..last - 1, -1: impossible
+    flight: NDArray[np.int64]  # (C, L + 1, L + 1) most micro-batches that fit
+    closing: NDArray[np.int64]  # (C, L + 1, L + 1)
+    used: NDArray[np.int64]  # (C, 2) devices of both kinds
+    before: NDArray[np.int64]  # (C, C, 3, 2, L + 1) share of the stage before each cut, of period and fill
+    behind: NDArray[np.int64]  # (C, C, 2, 2, L + 1)
+    least_fill: NDArray[np.int64]  # (L + 1,) of the layers before each cut
+    least_closing: int
+    pool: NDArray[np.int64]  # (2,) devices there are
+    price: NDArray[np.int64]  # (P, 2)
+    rounds: int
+    max_stages: int
+
+
+@numba.njit(cache=True, nogil=True)
+def least_prices(spans, price, limit):  # type: ignore[no-untyped-def]
+    """Return the least priced devices for the layers before each cut, per price, with stages of compute <= limit.
+
+    `spans` is (compute, flight, used) as in `StepArrays`. Transfers and the micro-batches in flight beyond one are left
+    out, so that no plan needs less.
+    """
+    compute, flight, used = spans
+    classes, width = compute.shape[0], compute.shape[1]
+    found = np.full((len(price), width), NONE, np.int64)
+    for k in range(len(price)):
+        found[k, 0] = 0
+        for last in range(1, width):
+            for first in range(last):
+                if found[k, first] >= NONE:
+                    continue
+                for c in range(classes):
+                    ticks = compute[c, first, last]
+                    if 0 <= ticks <= limit and flight[c, first, last] > 0:
+                        cost = used[c, 0] * price[k, 0] + used[c, 1] * price[k, 1]
+                        found[k, last] = min(found[k, last], found[k, first] + cost)
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untyped-def]
+    """Return the least limit in low..high for which the devices may do, `high` + 1 if none does."""
+    high += 1
+    while low < high:
+        middle = (low + high) // 2
+        found = least_prices(spans, price, middle)
+        enough = True
+        for k in range(len(price)):
+            supply = pool[0] * price[k, 0] + pool[1] * price[k, 1]
+            enough = enough and found[k, -1] <= supply
+        if enough:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@numba.njit(cache=True, nogil=True)
+def _hopeless(arrays, prices, row, cutoff):  # type: ignore[no-untyped-def]
+    """Whether a label cannot become a plan below `cutoff`."""
+    cut = row[CUT]
+    if row[USED_A] > arrays.pool[0] or row[USED_B] > arrays.pool[1]:
+        return True
+    if row[FILL] + arrays.least_fill[cut] + max(row[CLOSING], arrays.least_closing) >= cutoff:
+        return True
+    for k in range(len(arrays.price)):
+        if prices[k, cut] >= NONE:
+            return True
+        supply = arrays.pool[0] * arrays.price[k, 0] + arrays.pool[1] * arrays.price[k, 1]
+        spent = row[USED_A] * arrays.price[k, 0] + row[USED_B] * arrays.price[k, 1]
+        if spent + prices[k, cut] > supply:
+            return True
+    return False
+
+
+@numba.njit(cache=True, nogil=True)
+def _insert(labels, head, used, row):  # type: ignore[no-untyped-def]
+    """Add a label to the list of its cut and class unless one there is as good; drop those that it beats."""
+    cut, c = row[CUT], row[CLASS]
+    previous, at = -1, head[cut, c]
+    while at >= 0:
+        better, worse = True, True
+        for k in range(COMPARED):
+            better = better and row[k] <= labels[at, k]
+            worse = worse and row[k] >= labels[at, k]
+        if worse:
+            return used
+        following = labels[at, NEXT]
+        if better:
+            if previous < 0:
+                head[cut, c] = following
+            else:
+                labels[previous, NEXT] = following
+        else:
+            previous = at
+        at = following
+    labels[used] = row
+    labels[used, NEXT] = head[cut, c]
+    head[cut, c] = used
+    return used + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _last_stages(arrays, table, prices, limit, cutoff):  # type: ignore[no-untyped-def]
+    """Lay every possible last stage."""
+    labels, head, used = table
+    classes, end = arrays.compute.shape[0], arrays.compute.shape[1] - 1
+    row = np.zeros(LABEL_COLUMNS, np.int64)
+    row[PARENT] = -1
+    for first in range(end):
+        for c in range(classes):
+            ticks = arrays.compute[c, first, end]
+            if ticks < 0 or ticks > limit or arrays.flight[c, first, end] < 1:
+                continue
+            row[USED_A], row[USED_B] = arrays.used[c, 0], arrays.used[c, 1]
+            row[FILL] = row[OPEN] = ticks
+            row[CLOSING], row[CUT], row[CLASS] = arrays.closing[c, first, end], first, c
+            if not _hopeless(arrays, prices, row, cutoff):
+                used = _insert(labels, head, used, row)
+    return labels, head, used
+
+
+@numba.njit(cache=True, nogil=True)
+def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-def]
+    """Lay every possible stage before the label `at`, which has `stages` - 1 stages; `bounds`: prices, limit, cutoff."""
+    labels, head, used = table
+    prices, limit, cutoff = bounds
+    cut, c = labels[at, CUT], labels[at, CLASS]
+    row = np.zeros(LABEL_COLUMNS, np.int64)
+    row[PARENT] = at
+    end = LAST if stages == 2 else INSIDE
+    for d in range(arrays.compute.shape[0]):
+        if labels[at, OPEN] + arrays.behind[d, c, end, PERIOD, cut] > limit:
+            continue
+        row[USED_A], row[USED_B] = labels[at, USED_A] + arrays.used[d, 0], labels[at, USED_B] + arrays.used[d, 1]
+        if row[USED_A] > arrays.pool[0] or row[USED_B] > arrays.pool[1]:
+            continue
+        for first in range(cut - 1, -1, -1):
+            ticks = arrays.compute[d, first, cut]
+            if ticks < 0 or arrays.flight[d, first, cut] < min(stages, arrays.rounds):
+                continue
+            place = MIDDLE if first > 0 else (FIRST_SHORT if stages <= 3 else FIRST_LONG)
+            row[OPEN] = ticks + arrays.before[d, c, place, PERIOD, cut]
+            if row[OPEN] > limit:
+                continue
+            row[FILL] = labels[at, FILL] + arrays.behind[d, c, end, FILLING, cut] + ticks
+            row[FILL] += arrays.before[d, c, place, FILLING, cut]
+            row[CLOSING] = max(labels[at, CLOSING], arrays.closing[d, first, cut])
+            row[CUT], row[CLASS] = first, d
+            if _hopeless(arrays, prices, row, cutoff):
+                continue
+            if used == len(labels):
+                grown = np.empty((2 * used, LABEL_COLUMNS), np.int64)
+                grown[:used] = labels
+                labels = grown
+            used = _insert(labels, head, used, row)
+    return labels, head, used
+
+
+@numba.njit(cache=True, nogil=True)
+def search_period(arrays, limit, cutoff):  # type: ignore[no-untyped-def]
+    """Return (labels, best label or -1): least fill + closing below `cutoff` with periods of at most `limit`."""
+    classes, width = arrays.compute.shape[0], arrays.compute.shape[1]
+    prices = least_prices((arrays.compute, arrays.flight, arrays.used), arrays.price, limit)
+    head = np.full((width, classes), -1, np.int64)
+    table = (np.empty((4096, LABEL_COLUMNS), np.int64), head, 0)
+    table = _last_stages(arrays, table, prices, limit, cutoff)
+    best = -1
+    for stages in range(1, arrays.max_stages + 1):
+        labels, head, used = table
+        for c in range(classes):
+            at = head[0, c]
+            while at >= 0:
+                value = labels[at, FILL] + labels[at, CLOSING]
+                if value < cutoff:
+                    best, cutoff = at, value
+                at = labels[at, NEXT]
+        if stages == arrays.max_stages:
+            break
+        following = np.full((width, classes), -1, np.int64)
+        start = used
+        table = (labels, following, used)
+        for cut in range(1, width - 1):
+            for c in range(classes):
+                at = head[cut, c]
+                while at >= 0:
+                    table = _lay_before(arrays, table, at, stages + 1, (prices, limit, cutoff))
+                    at = table[0][at, NEXT]
+        if table[2] == start:
+            break
+    return table[0][: table[2]].copy(), best

@@ -1,0 +1,81 @@
+"""`plan-stages`: optimal by brute force, above published planners under their own formula."""
+
+from __future__ import annotations
+
+import pytest
+from small_plans import best_step, every_plan, step_problem
+
+from placeopt.model.budget import Budget
+from placeopt.model.objective import objective_of
+from placeopt.plans.layer_tables import read_layer_table
+from placeopt.plans.network_table import read_network
+from placeopt.plans.published_costs import PublishedStepCosts
+from placeopt.plans.step_price import step_price
+from placeopt.plans.step_problem import DevicePool, StepPlanProblem
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run
+
+GIB = 2**30
+
+
+def solve(problem, seconds=60.0, **options):
+    """Run the planner."""
+    return run(problem, make_solver("plan-stages", "plan", **options), Budget(seconds))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_optimum_is_that_of_brute_force(seed):
+    """Value and bound are the least step of all plans, on one and two kinds of devices, with and without recomputation."""
+    kinds = 1 + seed % 2
+    problem = step_problem(
+        seed, kinds=kinds, layers=4 if kinds == 1 else 3 - seed % 4 // 3, devices=3 + seed % 2,
+        recompute=kinds == 1 and seed % 3 == 0, mixed=seed % 4 == 3, data_degrees=(1, 2, 3),
+    )  # fmt: skip
+    best, result = best_step(problem), solve(problem)
+    if best is None:
+        assert result.status == "infeasible"
+    else:
+        assert (result.value, result.lower_bound) == (best, best)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_hold_for_every_plan(seed):
+    """The area bound is not above any plan."""
+    problem = step_problem(seed, kinds=2, layers=2, devices=3, data_degrees=(1, 2))
+    bound = objective_of(problem).bounds(problem, 0.0).value
+    assert all(step_price(problem, plan).step >= bound for plan in every_plan(problem))
+
+
+def test_a_tolerance_leaves_a_true_bound():
+    """A search that may end early still encloses the optimum."""
+    problem = step_problem(5, layers=4)
+    best, result = best_step(problem), solve(problem, tolerance=0.2)
+    assert result.lower_bound <= best <= result.value
+    assert result.gap <= 0.2
+
+
+def published(data, *pools, batch=1024, model="OPT-350"):
+    """Return a problem under the published formula."""
+    folder = data / "training_plans" / "profiles"
+    costs = PublishedStepCosts(read_layer_table(folder, model), read_network(folder / "network.json", raw=True))
+    return StepPlanProblem(costs, pools, batch)
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize(("devices", "reference"), [(32, 0.130), (80, 0.272), (128, 0.418)])
+def test_published_steps_are_reached_and_proved(data, devices, reference):
+    """On like devices the best of the published planners and of enumeration is reached, and proved."""
+    result = solve(published(data, DevicePool("A100-40", devices, 4, 40 * GIB)))
+    assert result.status == "optimal"
+    assert round(1 / result.seconds, 3) >= reference
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("a100", "v100", "reference"), [(32, 96, 0.170), (80, 240, 0.361), (128, 384, 0.523)])
+def test_published_steps_on_unlike_devices_are_beaten(data, a100, v100, reference):
+    """On two kinds of devices the published planner is beaten by a tenth."""
+    result = solve(
+        published(data, DevicePool("A100-40", a100, 4, 40 * GIB), DevicePool("V100-16", v100, 4, 16 * GIB)), tolerance=0.01
+    )
+    assert 1 / result.seconds > 1.1 * reference
+    assert result.gap <= 0.01
