@@ -2,7 +2,8 @@
 
 Every stage has the same data degree D, so that n = ceil(batch / (micro-batch D)) micro-batches pass each replica. The
 replicas of a stage are of one kind or, where `mixed` allows it, of two kinds in shares of quarters; a replica spreads
-over one tensor degree per kind, inside a host. A stage keeps S - i micro-batches in flight (at most n). The cost model prices the rest.
+over one tensor degree per kind, inside a host. A stage keeps S - i micro-batches in flight (at most n). The cost model
+prices the rest.
 """
 
 from __future__ import annotations
