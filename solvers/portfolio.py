@@ -28,10 +28,14 @@ HEURISTICS = (
 """Run in this order as far as they are registered for the objective and the budget lasts."""
 
 PLACED = 4
-"""The first heuristics run before the bound is computed: even the shortest budget ends with a placement."""
+"""The first heuristics (one on large problems) run before the bound: even the shortest budget ends with a placement."""
 
 LARGE, FIRST = 1_000_000, "heft"
 """Size (ops times devices) above which this heuristic comes before the others."""
+
+SHARE_OF_FIRST = {"heft": 0.0, "etf": 5.0, "critical-path": 3.0}
+"""On large problems, the least time of a heuristic as a multiple of the first one's (2 where not named): one that would not
+come back in time is left out."""
 
 SLOW = {"m-sct": 2000, "linear-dp": 2000, "edge-zeroing": 20_000, "dsc": 20_000, "enumerative": 20_000}
 """Number of ops above which a heuristic is left out: it may not come back in time."""
@@ -68,8 +72,9 @@ class Portfolio(MeasuringSearch):
         stages = Stages(evaluator)
         if self.measure is not None and tracker.solution is not None:
             evaluator.value_of(tracker.solution)
-        for index, name in enumerate(in_turn(problem)):
-            if index == PLACED:
+        turn = in_turn(problem)
+        for index, name in enumerate(turn):
+            if index == (PLACED if turn is HEURISTICS else 1):
                 stages.bound()
             if problem.num_ops <= SLOW.get(name, problem.num_ops):
                 stages.heuristic(name)
@@ -100,12 +105,12 @@ class Stages:
 
     def __init__(self, evaluator: BudgetedEvaluator) -> None:
         self.evaluator, self.tracker = evaluator, evaluator.tracker
+        self.first_seconds = 0.0  # that the first heuristic took, where the problem is large
 
     def bound(self) -> None:
-        """Prove a lower bound, in a tenth of the time, unless that is not enough for the quickest one."""
+        """Prove a lower bound, in a tenth of the time; only the quickest ones where that is not enough."""
         seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
-        if seconds >= BOUND_SECONDS_PER_OP * self.evaluator.problem.num_ops:
-            self._prove(seconds)
+        self._prove(seconds if seconds >= BOUND_SECONDS_PER_OP * self.evaluator.problem.num_ops else 0.0)
 
     def front(self) -> None:
         """Raise the bound by what fits into the ends of a schedule, where that is still open."""
@@ -125,8 +130,10 @@ class Stages:
         if not self._takes(name):
             return
         needed = tracker.solution is None  # an answer, even a late one
-        if not needed and (tracker.stop() or self._nothing_left()):
+        expected = self.first_seconds * SHARE_OF_FIRST.get(name, 2.0)
+        if not needed and (tracker.stop() or self._nothing_left() or tracker.seconds_left < expected):
             return
+        before = tracker.elapsed
         result = run_part(
             tracker,
             make_solver(name),
@@ -134,6 +141,8 @@ class Stages:
             target=self.evaluator.target,
             adopt=not measured,
         )
+        if name == FIRST and self.evaluator.problem.num_ops * self.evaluator.problem.num_devices > LARGE:
+            self.first_seconds = tracker.elapsed - before
         if measured and result is not None and result.solution is not None:
             self.evaluator.value_of(Placement(result.solution.device))
 

@@ -109,6 +109,8 @@ def run_part(
         tracker.count(min(result.evaluations, tracker.evaluations_left) if limited else result.evaluations)
         if result.solution is not None and result.value is not None:
             tracker.offer(result.value, result.solution)
+            if tracker.solution is result.solution and tracker.value == result.value:
+                tracker.judged = result.solution, Finished(result.value, result.queue, ())
         tracker.raise_bound(result.lower_bound, result.bound_method)
     if result.stop_reason == "interrupted":
         tracker.interrupt()
@@ -278,6 +280,8 @@ def _finish(tracker: Tracker[Any], objective: Objective, solution: Any, measured
     try:
         if measured:
             return Finished(tracker.value, "", tuple(objective.judge(tracker.problem, solution)))
+        if tracker.judged is not None and tracker.judged[0] is solution:
+            return tracker.judged[1]
         return objective.finish(tracker.problem, solution)
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         words = one_line(f"{type(error).__name__}: {error}", 160)

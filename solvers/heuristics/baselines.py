@@ -36,11 +36,13 @@ class SingleDevice(Heuristic):
         whole = bool((everywhere & (problem.capacity >= problem.resident.sum())).any())
         if not whole:
             tracker.message = "no single device can hold every op: the rest spills over to other devices"
+        first = {twin: group[0] for group in problem.identical_devices for twin in group}
         for device in range(problem.num_devices):
             wanted = np.full(problem.num_ops, device, dtype=np.int64)
             fits = everywhere[device] and context.units.bytes.sum() <= problem.capacity[device]
             if fits:
-                yield context.list_scheduled(wanted)
+                if first[device] == device:  # its twins are neither better nor worse
+                    yield context.list_scheduled(wanted)
             elif not whole or problem.memory == "peak":
                 yield context.repaired(wanted)
 

@@ -131,7 +131,7 @@ class WalkClimber:
     def __init__(self, evaluator: BudgetedEvaluator, rng: np.random.Generator) -> None:
         self.evaluator = evaluator
         space = evaluator.space
-        home = space.repaired(np.zeros(space.num_units, dtype=np.int64))
+        home = space.chunk_homes()  # any that fits: the walks restart from members
         start = space.devices_of(home if home is not None else np.zeros(space.num_units, dtype=np.int64))
         walks = [AnnealingWalk(space, start, space.sequence, state) for state in random_states(rng, CLIMBERS)]
         self.team = WalkTeam(walks, evaluator.threads)

@@ -17,6 +17,7 @@ from placeopt.period.objective import PERIOD
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.ranks import priority_list
 from placeopt.solvers.heuristics.repair import repair
+from placeopt.solvers.search.edge_merging import Groups, groups_along
 from placeopt.solvers.search.walk_state import WalkGraph
 
 if TYPE_CHECKING:
@@ -150,45 +151,19 @@ class SearchSpace:
         no device that runs all. Groups left over are then merged along the topological order.
         """
         units, problem = self.problem.units, self.problem
-        allowed = units.allowed.copy()
         work = np.bincount(units.unit, weights=self.context.mean_compute, minlength=self.num_units)
-        size = units.bytes.astype(np.float64)
         # Below 2 * work / count nothing could reach the wanted number.
-        cap = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))
-        parent = np.arange(self.num_units)
-        left = self.num_units
-
-        def find(x: int) -> int:
-            while parent[x] != x:
-                parent[x] = parent[parent[x]]
-                x = int(parent[x])
-            return x
-
-        def merge(a: int, b: int) -> bool:
-            a, b = sorted((find(a), find(b)))
-            both = allowed[a] & allowed[b]
-            if a == b or work[a] + work[b] > cap or not (both & (problem.capacity >= size[a] + size[b])).any():
-                return False
-            parent[b] = a
-            allowed[a], work[a], size[a] = both, work[a] + work[b], size[a] + size[b]
-            return True
-
-        source = units.unit[problem.producer[problem.edge_tensor]] if problem.num_edges else np.zeros(0, np.int64)
-        target = units.unit[problem.consumer] if problem.num_edges else source
-        weight = self.tensor_weight[problem.edge_tensor] if problem.num_edges else np.zeros(0)
-        for e in np.lexsort((np.arange(len(weight)), -weight)):
-            if left <= count:
-                break
-            left -= merge(int(source[e]), int(target[e]))
-        order = list(dict.fromkeys(units.unit[problem.topological_order].tolist()))
-        for reach in (1, 2, 4, 8):
-            for a, b in zip(order, order[reach:], strict=False):
-                if left <= count:
-                    break
-                left -= merge(a, b)
-        roots = [find(x) for x in range(self.num_units)]
-        number = {root: i for i, root in enumerate(dict.fromkeys(roots))}
-        return np.array([number[root] for root in roots], dtype=np.int64)
+        most = max(work.sum() / (2 * problem.num_devices), 2.0 * work.sum() / max(1, count))
+        source = target = np.zeros(0, dtype=np.int64)
+        if problem.num_edges:
+            weight = self.tensor_weight[problem.edge_tensor]
+            heaviest = np.lexsort((np.arange(len(weight)), -weight))
+            source = units.unit[problem.producer[problem.edge_tensor]][heaviest]
+            target = units.unit[problem.consumer][heaviest]
+        order = units.unit[problem.topological_order]
+        order = order[np.sort(np.unique(order, return_index=True)[1])]
+        alone = Groups(np.arange(self.num_units), work, units.bytes.astype(np.float64), units.allowed.copy())
+        return groups_along(source, target, order, alone, problem.capacity.astype(np.float64), float(most), count)
 
 
 def ranked(device: Ints, start: Ints, finish: Ints, position: Ints) -> Placement:
