@@ -62,7 +62,7 @@ class TwoSided:
             return
         self.dual = Dual(self.compact)
         if upper is not None:
-            self.dual.lower_to(max(0, upper - self.condensed.offset))
+            self.dual.aim(max(0, upper - self.condensed.offset))
 
     def start(self, choice: Ints | None = None) -> None:
         """Make the first steps of the bound and the first choice, unless one of the problem is given."""
@@ -71,6 +71,7 @@ class TwoSided:
         inner = None if choice is None else self.condensed.contract(choice)
         for _ in range(FIRST_STEPS):
             self.dual.step()
+            self.dual.aim(np.inf)
         self.search = TreeSearch(self.compact, self._decoded() if inner is None else inner, self.rng)
         self.moves += 1
         self.exchange()
@@ -109,7 +110,7 @@ class TwoSided:
         choice = self._decoded()
         if self.search.cost_of(choice) < self.search.cost_of(self.search.board.choice):
             self.search.restart(choice)
-        self.dual.lower_to(self.search.best_cost)
+        self.dual.aim(self.search.best_cost)
 
     def certify(self) -> bool:
         """Prove the bound exactly; return whether it rose."""
@@ -124,6 +125,8 @@ class TwoSided:
             upper = int(self.dual.upper)
             self._raise(min(found.bound, upper))
             alive, pairs = survivors(clamped, witness, found, upper)
+            pairs &= self.dual.compact.table < upper  # clamped costs say less than these
+            alive &= self.dual.compact.cost < upper
             self.dual.rule_out(alive, pairs)
             self._rest = alive, pairs
         self.certify_seconds = time.perf_counter() - started

@@ -83,7 +83,7 @@ def test_trees_without_a_limit_are_solved_by_messages():
         if condensed.compact.num_nodes == 0 or best > 10**17:
             continue
         dual = Dual(condensed.compact)
-        dual.lower_to(best - condensed.offset)
+        dual.aim(best - condensed.offset)
         for _ in range(60):
             dual.step()
         assert dual.certify()[0].bound + condensed.offset == best, seed

@@ -5,8 +5,8 @@ prices climb along the gradient, the usage of the cheapest choices of all chains
 steps (the volume algorithm's direction), with Polyak's step towards the cost of a known choice; a step that loses too
 much is taken back. What is proved is found by one exact pass over integers (`exact_pass`).
 
-A choice that costs less than the known one uses nothing that costs more, so costs are clamped at its cost: the bound
-stays one on every choice, and messages need not climb over entries of 10^18.
+Costs are clamped at the cost of a known choice, or at a multiple of the bound: lower costs only lower the bound, and
+messages need not climb over entries of 10^18, which no better choice uses.
 
 References
 ----------
@@ -25,9 +25,8 @@ import numpy as np
 from placeopt.sharding.bounds.exact_pass import exact_pass, prices_of_nodes, witness_of
 from placeopt.sharding.bounds.message_passing import (
     chain_usage,
-    clamp,
+    clamp_to,
     factors_of,
-    raise_pairs,
     settle,
     sweep_down,
     sweep_up,
@@ -51,9 +50,15 @@ LOSS = 0.2
 """A step that loses more than this part of the distance is taken back."""
 
 
-FALL = 0.5
+FALL = 0.1
 """A known cost that falls below this part of the one before makes messages start again."""
 
+
+GUESS = 4.0
+"""Costs are clamped at this multiple of the bound as long as no choice that costs less is known."""
+
+REACH = 0.5
+"""Steps aim at most this part of the bound above it."""
 
 BEYOND = 2**61
 """Cost of what has been ruled out, before it is clamped."""
@@ -65,6 +70,7 @@ class Dual:
     Attributes
     ----------
     prices : by time point, those of the best bound. bound : the best bound, in floats; `certify` finds it in integers.
+    upper : cost of a known choice. clamp : no cost is taken to be more.
     """
 
     def __init__(self, compact: Compact) -> None:
@@ -75,22 +81,27 @@ class Dual:
         self.prices = self._now = np.zeros(len(compact.capacity))
         self.bound = self._last = -np.inf
         self.upper = np.inf
+        self.clamp = GUESS * self._independent() + 1.0
+        clamp_to(self.factors, compact.cost, compact.table, self.clamp)
         self.warm = False
         self._length, self._fails = 0.1, 0
         self._direction: Floats | None = None
         self._messages = self._copy()
 
-    def lower_to(self, upper: float) -> None:
-        """Clamp the costs at the cost of a known choice, and aim at it."""
-        if upper >= self.upper:
+    def aim(self, upper: float) -> None:
+        """Take note of the cost of a known choice, and clamp costs anew where the clamp moves."""
+        self.upper = min(self.upper, float(upper))
+        wanted = GUESS * self.bound if self.bound > 0 else 2 * GUESS * self.clamp
+        wanted = min(self.upper, max(self.clamp, wanted))
+        if wanted == self.clamp or (self.clamp < wanted < 1.1 * self.clamp and wanted < self.upper):
             return
-        much = upper < FALL * self.upper
-        self.upper = float(upper)
-        clamp(self.factors, self.upper)
+        much = wanted < FALL * self.clamp
+        self.clamp = wanted
+        clamp_to(self.factors, self.compact.cost, self.compact.table, self.clamp)
         if much:  # messages that climbed over what is no longer there are worth less than none
             self.factors.to_low[:] = self.factors.to_high[:] = 0.0
             self.warm, self._last = False, -np.inf
-            self._now = self.prices
+            self._now = self.prices.copy()
         else:
             self._restore()
         self.bound = self._sweep()
@@ -107,7 +118,7 @@ class Dual:
             if self._fails >= 5:
                 self._fails, self._length = 0, max(1e-5, self._length * 0.9)
         if not self.warm:
-            self.warm = bound - self._last < WARM * (min(self.upper, 2 * abs(bound) + 1) - bound)
+            self.warm = bound - self._last < WARM * (self._target() - bound)
             self._last = bound
         elif len(self.capacity):
             self._move(bound)
@@ -128,14 +139,11 @@ class Dual:
         """Raise what no better choice uses to the cost of the known one: a bound below that cost holds as before."""
         c, f = self.compact, self.factors
         self.compact = c._replace(cost=np.where(alive, c.cost, BEYOND), table=np.where(pairs, c.table, BEYOND))
-        f.cost[~alive] = self.upper
-        raise_pairs(f, pairs, self.upper)
+        clamp_to(f, self.compact.cost, self.compact.table, self.clamp)
 
     def clamped(self) -> Compact:
         """Return the compact problem with costs clamped as the messages take them."""
-        if self.upper == np.inf:
-            return self.compact
-        most = int(self.upper)
+        most = int(self.clamp)
         c = self.compact
         return c._replace(cost=np.minimum(c.cost, most), table=np.minimum(c.table, most))
 
@@ -146,7 +154,7 @@ class Dual:
 
     def _move(self, bound: float) -> None:
         """Move the prices along the averaged gradient."""
-        target = self.upper if np.isfinite(self.upper) else self.bound + 0.05 * abs(self.bound) + 1.0
+        target = self._target()
         if bound < self.bound - LOSS * (target - self.bound):
             self._restore()
             self._length *= 0.5
@@ -167,6 +175,15 @@ class Dual:
         usage = chain_usage(self.factors, prices_of_nodes(c, self._now), self.width)
         change = np.bincount(c.first, usage, count) - np.bincount(c.last, usage, count)
         return np.cumsum(change)[:-1] - self.capacity
+
+    def _target(self) -> float:
+        """Return the cost that steps aim at: the known one, unless it is far away."""
+        return min(self.upper, self.bound + REACH * abs(self.bound) + 1.0)
+
+    def _independent(self) -> float:
+        c = self.compact
+        total = float(np.minimum.reduceat(c.cost, c.node_ptr[:-1]).sum(dtype=np.float64))
+        return total + (float(np.minimum.reduceat(c.table, c.edge_ptr[:-1]).sum(dtype=np.float64)) if len(c.edge) else 0.0)
 
     def _copy(self) -> tuple[Floats, Floats]:
         return self.factors.to_low.copy(), self.factors.to_high.copy()

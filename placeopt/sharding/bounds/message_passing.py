@@ -206,22 +206,16 @@ def settle(f, price, width):
 
 
 @njit(cache=True, nogil=True)
-def clamp(f, upper):
-    """Lower every cost to at most `upper`."""
-    for array in (f.cost, f.table, f.turned):
-        for i in range(len(array)):
-            array[i] = min(array[i], upper)
-
-
-@njit(cache=True, nogil=True)
-def raise_pairs(f, pairs, upper):
-    """Raise the costs of the pairs that are not set to `upper`."""
+def clamp_to(f, cost, table, most):
+    """Take the costs of nodes and edges anew, each at most `most`."""
+    for i in range(len(cost)):
+        f.cost[i] = min(float(cost[i]), most)
     for e in range(len(f.edge)):
         rows = f.node_ptr[f.edge[e, 0] + 1] - f.node_ptr[f.edge[e, 0]]
         columns = f.node_ptr[f.edge[e, 1] + 1] - f.node_ptr[f.edge[e, 1]]
         at = f.edge_ptr[e]
         for x in range(rows):
             for y in range(columns):
-                if not pairs[at + x * columns + y]:
-                    f.table[at + x * columns + y] = upper
-                    f.turned[at + y * rows + x] = upper
+                value = min(float(table[at + x * columns + y]), most)
+                f.table[at + x * columns + y] = value
+                f.turned[at + y * rows + x] = value

@@ -1,0 +1,204 @@
+"""Sharding: nine instances of the ASPLOS 2025 contest, and models sharded on 2 x 4 devices: one command.
+
+    PLACEOPT_DATA=../shared/data python results/sharding/study.py [ROW ...] [--again] [--seconds 120]
+
+A row is an instance (A B D G L M P R T) or a model; each is measured in a process of its own and written to
+contest.csv or models.csv when it is done, so the study may be stopped and continued (`--again` measures rows anew).
+`tables.md` is drawn from the CSV files at the end. Two threads; run it on a machine with two idle cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import placeopt as po
+from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
+from placeopt.instances.clusters import make_cluster
+from placeopt.instances.sources import load_graph
+from placeopt.sharding.evaluate import total_cost
+from placeopt.sharding.from_model import sharding_model
+from placeopt.sharding.layout_table import megatron_layout, peak_usage
+from placeopt.sharding.problem import ShardingSolution  # noqa: TC001
+
+HERE = Path(__file__).parent
+DATA = data_folder("iopddl")
+INSTANCES = ("A", "B", "D", "G", "L", "M", "P", "R", "T")
+CLUSTER = "8xA100?precision=fp16"
+
+MODELS = {
+    "llama layer": ("gen:llama?layers=1&batch=2&vocab=32000", False),
+    "llama layer, training": ("gen:llama?layers=1&batch=2&vocab=32000", True),
+    "llama layer, training, 1.5 GiB": ("gen:llama?layers=1&batch=2&vocab=32000", True),
+    "gpt2": ("gen:gpt2?batch=2&vocab=50304", False),
+    "gpt2, training": ("gen:gpt2?batch=2&vocab=50304", True),
+    "llama layer, torch.export": ("torch", False),
+    "llama layer, torch.export, training": ("torch", True),
+}
+MEMORY = {"llama layer, training, 1.5 GiB": 1.5}
+
+
+def main() -> None:
+    """Measure the rows that are missing, then draw the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", metavar="ROW")
+    parser.add_argument("--again", action="store_true", help="measure rows that are there already")
+    parser.add_argument("--seconds", type=float, default=120.0, help="limit of each search")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        measure = contest_row if arguments.child in INSTANCES else model_row
+        print(json.dumps(measure(arguments.child, arguments.seconds)))
+        return
+    wanted = arguments.rows or [*INSTANCES, *MODELS]
+    for name in wanted:
+        path = HERE / ("contest.csv" if name in INSTANCES else "models.csv")
+        rows = read_csv(path)
+        if any(row["name"] == name for row in rows) and not arguments.again:
+            continue
+        row = in_a_process(name, arguments.seconds)
+        order = [*INSTANCES, *MODELS]
+        rows = sorted([x for x in rows if x["name"] != name] + [row], key=lambda x: order.index(x["name"]))
+        write_csv(path, rows)
+        print(row, flush=True)
+    (HERE / "tables.md").write_text("\n".join(tables()) + "\n", encoding="utf-8")
+
+
+def in_a_process(name: str, seconds: float) -> dict[str, Any]:
+    """Return the row that a fresh process measures; what fails is a row too."""
+    command = [sys.executable, __file__, "--child", name, "--seconds", str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"name": name, "failed": " ".join(done.stderr.split())[-200:]}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def contest_row(name: str, seconds: float) -> dict[str, Any]:
+    """Read an instance, search and bound it, verify the choice."""
+    with (DATA / "reference.csv").open(newline="") as file:
+        reference = next(row for row in csv.DictReader(file) if row["instance"] == name)
+    known = min(int(x) for x in (reference["best_contest"], reference["best_stored"], last_number(reference["note"])) if x)
+    started = time.perf_counter()
+    problem = po.load(DATA / f"asplos-2025-iopddl-{name}.json.gz")
+    read, read_memory = time.perf_counter() - started, peak_gib()
+    result = po.solve(problem, seconds=seconds, seed=0)
+    violations = po.verify(problem, result, seconds=0).violations if result.solution is not None else ("none",)
+    published = int(reference["best_bound"])
+    return {
+        "name": name, "read_seconds": round(read, 2), "read_gib": read_memory, "value": result.value,
+        "bound": result.lower_bound, "gap": result.gap, "status": result.status, "best_known": known,
+        "published_bound": published, "ratio": 0.0 if result.value is None else known / result.value,
+        "published_gap": (known - published) / known, "violations": len(violations),
+        "seconds": round(result.runtime, 1), "peak_gib": peak_gib(),
+    }  # fmt: skip
+
+
+def last_number(note: str) -> str:
+    """Return the value that a note of the reference ends with ("XLA 651833115436"), "" if it names none."""
+    word = note.split(" ")[-1] if note else ""
+    return word if word.isdigit() and len(word) > 6 else ""
+
+
+def model_row(name: str, seconds: float) -> dict[str, Any]:
+    """Shard a model; compare with Megatron's layout in the same problem."""
+    source, training = MODELS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        graph, _ = load_graph(exported_layer(Path(folder) / "layer.pt2") if source == "torch" else source)
+    memory = int(MEMORY[name] * 2**30) if name in MEMORY else None
+    model = sharding_model(graph, make_cluster(CLUSTER), (2, 4), training=training, memory=memory)
+    reference = megatron_layout(model)
+    result = po.solve(model.problem, seconds=seconds, seed=0)
+    solution: ShardingSolution = result.solution
+    return {
+        "name": name, "ops": graph.num_ops, "nodes": model.problem.num_nodes, "milliseconds": result.value / 1e6,
+        "bound": result.lower_bound / 1e6, "gap": result.gap, "status": result.status,
+        "gib": peak_usage(model, solution) / 2**30, "limit_gib": model.problem.usage_limit / 2**30,
+        "megatron_milliseconds": total_cost(model.problem, reference) / 1e6,
+        "megatron_gib": peak_usage(model, reference) / 2**30, "seconds": round(result.runtime, 2),
+    }  # fmt: skip
+
+
+def exported_layer(path: Path) -> Path:
+    """Write a Llama layer (hidden 4096, 32 heads) as torch.export does, and return the file."""
+    import torch
+    from torch.nn import functional
+
+    class Layer(torch.nn.Module):
+        def __init__(self, hidden: int = 4096, heads: int = 32, inner: int = 11008) -> None:
+            super().__init__()
+            self.heads = heads
+            names = {"q": (hidden, hidden), "k": (hidden, hidden), "v": (hidden, hidden), "out": (hidden, hidden),
+                     "gate": (hidden, inner), "up": (hidden, inner), "down": (inner, hidden)}  # fmt: skip
+            for key, (rows, columns) in names.items():
+                setattr(self, key, torch.nn.Linear(rows, columns, bias=False))
+            self.norm1, self.norm2 = torch.nn.RMSNorm(hidden), torch.nn.RMSNorm(hidden)
+
+        def split(self, x: Any) -> Any:
+            return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+        def forward(self, x: Any) -> Any:
+            y = self.norm1(x)
+            y = functional.scaled_dot_product_attention(
+                self.split(self.q(y)), self.split(self.k(y)), self.split(self.v(y)), is_causal=True
+            )
+            x = x + self.out(y.transpose(1, 2).reshape(x.shape))
+            y = self.norm2(x)
+            return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+    with torch.device("meta"):
+        layer = Layer().half()
+        example = torch.empty(2, 2048, 4096, dtype=torch.float16)
+    program = torch.export.export(layer, (example,))
+    try:
+        torch.export.save(program, path)
+    except Exception:  # a version that cannot save weights without storage
+        layer = layer.to_empty(device="cpu")
+        torch.export.save(torch.export.export(layer, (torch.zeros(2, 2048, 4096, dtype=torch.float16),)), path)
+    return path
+
+
+def peak_gib() -> float:
+    """Return the most memory that this process has used."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2)
+
+
+def tables() -> list[str]:
+    """Return the tables and their sums as Markdown."""
+    lines = ["# Sharding", "", "Written by `python results/sharding/study.py`.", ""]
+    rows = [row for row in read_csv(HERE / "contest.csv", numbers=True) if not row.get("failed")]
+    if rows:
+        heads = ("instance", "read s", "value", "bound", "gap %", "best known", "ratio", "published bound", "its gap %", "status")
+        lines += ["## The contest's instances", "", *markdown_table(heads, [
+            (r["name"], r["read_seconds"], r["value"], r["bound"], round(100 * r["gap"], 3), r["best_known"],
+             round(r["ratio"], 5), r["published_bound"], round(100 * r["published_gap"], 3), r["status"]) for r in rows
+        ])]  # fmt: skip
+        total = sum(r["ratio"] for r in rows)
+        above = sum(r["bound"] > r["published_bound"] for r in rows)
+        gaps = [sum(r[key] for r in rows) / len(rows) for key in ("gap", "published_gap")]
+        lines += [
+            "", f"Sum of best known / ours: {total:.4f} of {len(rows)}; at or below the best known: "
+            f"{sum(r['value'] <= r['best_known'] for r in rows)}. Bounds above the published ones: {above}; proved optimal: "
+            f"{sum(r['status'] == 'optimal' for r in rows)}. Mean gap {100 * gaps[0]:.3f} %, published {100 * gaps[1]:.3f} %. "
+            f"Most memory {max(r['peak_gib'] for r in rows)} GiB, longest reading {max(r['read_seconds'] for r in rows)} s.", "",
+        ]  # fmt: skip
+    rows = [row for row in read_csv(HERE / "models.csv", numbers=True) if not row.get("failed")]
+    if rows:
+        heads = ("model", "ops", "ours ms", "bound ms", "gap %", "GiB", "Megatron ms", "its GiB", "limit GiB", "status", "s")
+        lines += [f"## Models on 2 x 4 of {CLUSTER}", "", *markdown_table(heads, [
+            (r["name"], r["ops"], r["milliseconds"], r["bound"], round(100 * r["gap"], 3), round(r["gib"], 3),
+             r["megatron_milliseconds"], round(r["megatron_gib"], 3), r["limit_gib"], r["status"], r["seconds"]) for r in rows
+        ])]  # fmt: skip
+    return lines
+
+
+if __name__ == "__main__":
+    main()
