@@ -3,20 +3,31 @@
 A signal raises KeyboardInterrupt in the main thread, which the commands turn into results. Python can do that only
 between two of its own instructions; where a compiled call takes longer, a watching thread, woken by the signal itself,
 lets the command rescue what it has and ends the process.
+
+Two things would crash. An exception in the midst of numba's compiler leaves LLVM's modules half made, and what then
+evaluates or compiles stumbles over them: while the main thread compiles, the signal is only noted, and told again
+when it has finished. And the end of the interpreter takes LLVM and CP-SAT down while threads may still be inside
+them: after a signal the process ends without.
 """
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 GRACE = 1.5
 """Seconds that the main thread has to react."""
+
+RESCUE = 1.2
+"""Seconds that the watching thread has to rescue what is known: evaluating may wait for a lock that never comes free."""
 
 PATIENCE = 10.0
 """Seconds that it has for an orderly end once it reacts: two threads that write and draw at once may crash."""
@@ -31,6 +42,7 @@ class Terminated(KeyboardInterrupt):
 class _State:
     received: int = 0
     reacting = False  # whether the exception was raised in the main thread
+    noted = False  # whether a signal came while the main thread was compiling
     rescue: Callable[[], object] | None = None
     said = threading.Event()
 
@@ -69,7 +81,7 @@ def signals_handled() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _State.received, _State.reacting, _State.rescue = 0, False, None
+    _State.received, _State.reacting, _State.noted, _State.rescue = 0, False, False, None
     _State.said.clear()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -87,9 +99,29 @@ def signals_handled() -> Iterator[None]:
 
 def _raise(number: int, frame: Any) -> None:
     """Raise the first signal; those that follow change nothing, for the end has begun."""
-    if not _State.received:
+    if _State.received:
+        return
+    _State.noted = _compiling()
+    if not _State.noted:
         _State.received, _State.reacting = number, True
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _compiling() -> bool:
+    """Whether this thread is inside numba's compiler."""
+    module = sys.modules.get("numba.core.compiler_lock")
+    return module is not None and bool(module.global_compiler_lock.is_locked())
+
+
+def leave(code: int) -> NoReturn:
+    """End the process; after a signal without taking down libraries in which threads may still be."""
+    if received() and threading.current_thread() is threading.main_thread():
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _watch(reader: int) -> None:
@@ -101,10 +133,17 @@ def _watch(reader: int) -> None:
         else:
             return
         number = int(data[0])
-        threading.Event().wait(GRACE)
+        end = time.monotonic() + GRACE
+        while time.monotonic() < end and not _State.reacting:
+            time.sleep(0.05)
+            if _State.noted:
+                _thread.interrupt_main(number)  # it may have finished compiling
         if _State.reacting:
             threading.Event().wait(PATIENCE)
     _State.received = number
+    guard = threading.Timer(RESCUE, os._exit, (128 + number,))
+    guard.daemon = True
+    guard.start()
     rescue = _State.rescue
     if rescue is not None and not _State.said.is_set():
         try:

@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
             _fail("interrupted", interrupt.exit_code())
         except Exception as error:
             _explain(error, arguments)
-    sys.exit(code if isinstance(code, int) else 0)
+    interrupt.leave(code if isinstance(code, int) else 0)
 
 
 def _explain(error: Exception, arguments: list[str]) -> None:
@@ -123,4 +123,4 @@ def _fail(message: str, code: int = 2) -> None:
         print(f"placeopt: error: {' '.join(message.split())}", file=sys.stderr)
     with suppress(OSError):
         sys.stdout.flush()
-    sys.exit(code)
+    interrupt.leave(code)

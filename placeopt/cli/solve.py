@@ -73,7 +73,7 @@ def solve_command(
             meanwhile=lambda found: first_table(found, [name for name, _ in solvers], quiet=json),
         )  # fmt: skip
     with interrupt.rescued_by(lambda: outcome.tell(comparison, pictures=False)):
-        outcome.tell(comparison)
+        outcome.tell(comparison, pictures=not comparison.interrupted)  # they take longer than a signal leaves
     code = _exit_code(comparison)
     raise typer.Exit(1 if outcome.unwritten and code == 0 else code)
 
