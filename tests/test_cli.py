@@ -368,7 +368,6 @@ def test_unwritable_output_still_prints(capsys, problem_file, tmp_path, monkeypa
     assert "No space left" in err
 
 
-@pytest.mark.slow  # depends on how soon the second solver has compiled
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_keeps_the_best_so_far(tmp_path, number, code):
     """Interrupted in its second solver, `solve` writes and prints what the first one found."""
@@ -386,6 +385,34 @@ def test_a_signal_keeps_the_best_so_far(tmp_path, number, code):
     assert json.loads(out)["value"] is not None
     assert (tmp_path / "placement.json").exists()
     assert "Traceback" not in err
+
+
+COMPILING = """
+import os, signal, sys, time
+from numba.core.compiler_lock import global_compiler_lock
+from placeopt.cli import interrupt
+with interrupt.signals_handled():
+    try:
+        with global_compiler_lock:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(float(sys.argv[1]))
+            print("compiled")
+        time.sleep(10)
+    except KeyboardInterrupt:
+        print("told")
+        interrupt.leave(interrupt.exit_code())
+"""
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0.3, "compiled told"), (30, "")])
+def test_a_compiler_is_not_interrupted(seconds, words):
+    """A signal waits until the compiler has finished; if that takes too long the process ends all the same."""
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", COMPILING, str(seconds)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 143
+    assert " ".join(done.stdout.split()) == words
+    assert "Traceback" not in done.stderr
+    assert time.monotonic() - started < 25
 
 
 def test_import_is_light():

@@ -137,7 +137,7 @@ def _watch(reader: int) -> None:
         while time.monotonic() < end and not _State.reacting:
             time.sleep(0.05)
             if _State.noted:
-                _thread.interrupt_main(number)  # it may have finished compiling
+                _thread.interrupt_main(signal.Signals(number))  # it may have finished compiling
         if _State.reacting:
             threading.Event().wait(PATIENCE)
     _State.received = number
