@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from placeopt.model.bound import BoundReport
-from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.errors import InputError
 from placeopt.model.objective import Finished, PlainObjective, time_text
 from placeopt.schedules.bounds import period_bounds
 from placeopt.schedules.judge import makespan_of, makespan_of_pattern, pattern_violations, pipeline_violations
@@ -34,15 +34,6 @@ class PipelinePeriod(PlainObjective):
     default_solver: ClassVar[str] = "repetend"
     comparison: ClassVar[tuple[str, ...]] = ("repetend",)
     kernels: ClassVar[tuple[str, ...]] = ("pipelines",)
-
-    def value(
-        self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None
-    ) -> tuple[int, str]:
-        """Period per micro-batch of a schedule, a Fraction where it is no whole number."""
-        finished = self.finish(problem, solution, queue)
-        if finished.value is None:
-            raise InfeasiblePlacementError(finished.violations[0])
-        return finished.value, ""
 
     def judge(self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None) -> list[str]:
         """Violations of the finite schedule, of its pattern, and of what joins them."""

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from itertools import permutations, product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
 from placeopt.model.problem import PlacementProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+def every_meaning(test: Any) -> Any:
+    """Run a test under every contiguity and pipeline, for inference and for training."""
+    test = pytest.mark.parametrize("training", [False, True])(test)
+    test = pytest.mark.parametrize("pipeline", ["1f1b", "gpipe"])(test)
+    return pytest.mark.parametrize("contiguity", ["chain", "convex", "none"])(test)
 
 
 def random_problem(seed: int, *, training: bool = False, n: int = 6, **fields: object) -> PlacementProblem:

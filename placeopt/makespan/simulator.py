@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inlined, inner, uncounted
+from placeopt.model.heaps import merge, pop, push
 from placeopt.model.objective import INFEASIBLE
 
 if TYPE_CHECKING:
@@ -145,90 +146,6 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
     )
 
 
-# --- heaps ---------------------------------------------------------------------------------------------
-
-
-@inlined
-def _push(key: NDArray[np.int64], item: NDArray[np.int64], base: int, size: int, new_key: int, new_item: int) -> None:
-    """Insert (new_key, new_item) into the heap at key[base:base + size], ordered by (key, item)."""
-    at = size
-    while at > 0:
-        parent = (at - 1) >> 1
-        parent_key = key[base + parent]
-        if parent_key < new_key or (parent_key == new_key and item[base + parent] < new_item):
-            break
-        key[base + at] = parent_key
-        item[base + at] = item[base + parent]
-        at = parent
-    key[base + at] = new_key
-    item[base + at] = new_item
-
-
-@inlined
-def _pop(key: NDArray[np.int64], item: NDArray[np.int64], base: int, size: int) -> None:
-    """Remove the smallest of the heap at key[base:base + size]; the caller has read it already."""
-    last = size - 1
-    last_key = key[base + last]
-    last_item = item[base + last]
-    at = 0
-    while True:
-        child = 2 * at + 1
-        if child >= last:
-            break
-        child_key = key[base + child]
-        other = child + 1
-        if other < last:
-            other_key = key[base + other]
-            if other_key < child_key or (other_key == child_key and item[base + other] < item[base + child]):
-                child = other
-                child_key = other_key
-        if last_key < child_key or (last_key == child_key and last_item < item[base + child]):
-            break
-        key[base + at] = child_key
-        item[base + at] = item[base + child]
-        at = child
-    key[base + at] = last_key
-    item[base + at] = last_item
-
-
-@inlined
-def _earlier(
-    key: NDArray[np.int64], tensor: NDArray[np.int64], destination: NDArray[np.int64], a: int, b: int
-) -> bool:
-    """Whether request a comes before request b: by (key, tensor, destination)."""
-    if key[a] != key[b]:
-        return key[a] < key[b]
-    if tensor[a] != tensor[b]:
-        return tensor[a] < tensor[b]
-    return destination[a] < destination[b]
-
-
-@uncounted
-def _merge(
-    key: NDArray[np.int64], tensor: NDArray[np.int64], destination: NDArray[np.int64], left: NDArray[np.int64],
-    right: NDArray[np.int64], a: int, b: int,
-) -> int:  # fmt: skip
-    """Merge two skew heaps of requests (-1 is the empty heap), top down."""
-    if a < 0:
-        return b
-    if b < 0:
-        return a
-    if _earlier(key, tensor, destination, b, a):
-        a, b = b, a
-    root = a
-    while True:
-        # a is the smaller root: its right child joins b and becomes its left child.
-        child = right[a]
-        right[a] = left[a]
-        if child < 0:
-            left[a] = b
-            return root
-        if _earlier(key, tensor, destination, b, child):
-            child, b = b, child
-        left[a] = child
-        a = child
-
-
 # --- queues --------------------------------------------------------------------------------------------
 
 
@@ -250,10 +167,10 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
     if w.pending[v] == 0:
         at = w.ready[v]  # other inputs may still be on their way, uncontended
         if mode == PRIORITY and at > time:
-            _push(w.later_key, w.later_op, w.offset[d], w.later_size[d], at, v)
+            push(w.later_key, w.later_op, w.offset[d], w.later_size[d], at, v)
             w.later_size[d] += 1
         elif mode != PLANNED:
-            _push(w.heap_key, w.heap_op, w.offset[d], w.size[d], at if mode == FIFO else w.rank[v], v)
+            push(w.heap_key, w.heap_op, w.offset[d], w.size[d], at if mode == FIFO else w.rank[v], v)
             w.size[d] += 1
         if w.running[d] < 0:  # a device whose own completion at this time is still ahead is touched then
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
@@ -291,7 +208,7 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
     for op in range(n):
         if w.pending[op] == 0:
             d = w.device[op]
-            _push(w.heap_key, w.heap_op, w.offset[d], w.size[d], w.rank[op], op)
+            push(w.heap_key, w.heap_op, w.offset[d], w.size[d], w.rank[op], op)
             w.size[d] += 1
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
@@ -303,10 +220,10 @@ def _order_ops(arrays: ProblemArrays, w: Workspace) -> None:
     for d in range(k):
         w.plan_ptr[d] = w.offset[d]
     for op in range(n):
-        _push(w.later_key, w.later_op, 0, op, w.rank[op], op)
+        push(w.later_key, w.later_op, 0, op, w.rank[op], op)
     for left in range(n, 0, -1):
         op = w.later_op[0]
-        _pop(w.later_key, w.later_op, 0, left)
+        pop(w.later_key, w.later_op, 0, left)
         d = w.device[op]
         w.heap_op[w.plan_ptr[d]] = op
         w.plan_ptr[d] += 1
@@ -346,10 +263,10 @@ def _order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
         w.lane_ptr[c + 1] += w.lane_ptr[c]
         w.lane_at[c] = w.lane_ptr[c]
     for r in range(count):  # no request has begun: its times are free to hold the heap
-        _push(w.request_start, w.request_finish, 0, r, w.request_key[r], r)
+        push(w.request_start, w.request_finish, 0, r, w.request_key[r], r)
     for left in range(count, 0, -1):
         r = w.request_finish[0]
-        _pop(w.request_start, w.request_finish, 0, left)
+        pop(w.request_start, w.request_finish, 0, left)
         c = arrays.channel[w.device[arrays.producer[w.request_tensor[r]]], w.request_destination[r]]
         w.lane[w.lane_at[c]] = r
         w.lane_at[c] += 1
@@ -373,7 +290,7 @@ def _next_transfer(w: Workspace, mode: int, c: int) -> np.int64:
     else:
         r = w.channel_root[c]
         if r >= 0:
-            w.channel_root[c] = _merge(
+            w.channel_root[c] = merge(
                 w.request_key, w.request_tensor, w.request_destination, w.request_left, w.request_right,
                 w.request_left[r], w.request_right[r],
             )  # fmt: skip
@@ -398,7 +315,7 @@ def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) 
         w.channel_running[c] = r
         w.request_start[r] = time
         w.request_finish[r] = time + cost
-        _push(w.event_key, w.event_channel, 0, w.counter[EVENTS], time + cost, c)
+        push(w.event_key, w.event_channel, 0, w.counter[EVENTS], time + cost, c)
         w.counter[EVENTS] += 1
         if cost == 0:
             instant = True
@@ -424,9 +341,9 @@ def _next_op(w: Workspace, mode: int, d: int, time: int) -> np.int64:
     if mode == PRIORITY:
         while w.later_size[d] > 0 and w.later_key[base] <= time:
             later = w.later_op[base]
-            _pop(w.later_key, w.later_op, base, w.later_size[d])
+            pop(w.later_key, w.later_op, base, w.later_size[d])
             w.later_size[d] -= 1
-            _push(w.heap_key, w.heap_op, base, w.size[d], w.rank[later], later)
+            push(w.heap_key, w.heap_op, base, w.size[d], w.rank[later], later)
             w.size[d] += 1
     if w.size[d] == 0:
         w.next_time[d] = w.later_key[base] if mode == PRIORITY and w.later_size[d] > 0 else _NEVER
@@ -434,7 +351,7 @@ def _next_op(w: Workspace, mode: int, d: int, time: int) -> np.int64:
         w.next_time[d] = w.heap_key[base]
     else:
         op = np.int64(w.heap_op[base])
-        _pop(w.heap_key, w.heap_op, base, w.size[d])
+        pop(w.heap_key, w.heap_op, base, w.size[d])
         w.size[d] -= 1
     return op
 
@@ -491,7 +408,7 @@ def _complete_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: in
     """Step 1 for transfers: free their channels; their tensor is available to its readers there."""
     while w.counter[EVENTS] > 0 and w.event_key[0] == time:
         c = w.event_channel[0]
-        _pop(w.event_key, w.event_channel, 0, w.counter[EVENTS])
+        pop(w.event_key, w.event_channel, 0, w.counter[EVENTS])
         w.counter[EVENTS] -= 1
         r = w.channel_running[c]
         w.channel_running[c] = -1
@@ -522,7 +439,7 @@ def _request(arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source
             w.request_destination[r] = d
             w.request_left[r] = -1
             w.request_right[r] = -1
-            w.channel_root[c] = _merge(
+            w.channel_root[c] = merge(
                 w.request_key, w.request_tensor, w.request_destination, w.request_left, w.request_right,
                 w.channel_root[c], r,
             )  # fmt: skip
@@ -613,10 +530,10 @@ def _sorted(values: NDArray[np.int64]) -> NDArray[np.int64]:
     count = len(values)
     key, item, order = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     for i in range(count):
-        _push(key, item, 0, i, values[i], i)
+        push(key, item, 0, i, values[i], i)
     for i in range(count):
         order[i] = item[0]
-        _pop(key, item, 0, count - i)
+        pop(key, item, 0, count - i)
     return order
 
 

@@ -1,7 +1,11 @@
-"""Binary heaps in arrays, for kernels: the smallest (key, item) is at the front.
+"""Heaps in arrays, for kernels: binary ones with the smallest (key, item) at the front, and skew heaps, which merge.
 
 Like the generator of random numbers this file is frozen: kernels of other files call it, and numba's cache does not
 notice edits of a callee in another file. Never edit a body here; another heap is a new function.
+
+References
+----------
+D. D. Sleator, R. E. Tarjan, "Self-adjusting heaps", SIAM Journal on Computing 15, 1986 (skew heaps).
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
@@ -51,6 +55,39 @@ def pop(key, item, base, size):
         at = child
     key[base + at] = last_key
     item[base + at] = last_item
+
+
+@inlined
+def _earlier(key, tensor, destination, a, b):
+    """Whether entry a comes before entry b: by (key, tensor, destination)."""
+    if key[a] != key[b]:
+        return key[a] < key[b]
+    if tensor[a] != tensor[b]:
+        return tensor[a] < tensor[b]
+    return destination[a] < destination[b]
+
+
+@uncounted
+def merge(key, tensor, destination, left, right, a, b):
+    """Merge two skew heaps with the roots a and b (-1 is the empty heap), top down; return the root."""
+    if a < 0:
+        return b
+    if b < 0:
+        return a
+    if _earlier(key, tensor, destination, b, a):
+        a, b = b, a
+    root = a
+    while True:
+        # a is the smaller root: its right child joins b and becomes its left child.
+        child = right[a]
+        right[a] = left[a]
+        if child < 0:
+            left[a] = b
+            return root
+        if _earlier(key, tensor, destination, b, child):
+            child, b = b, child
+        left[a] = child
+        a = child
 
 
 @uncounted

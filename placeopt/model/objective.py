@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InfeasiblePlacementError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,6 +125,23 @@ class PlainObjective:
     ) -> NDArray[np.int64]:
         """Refuse: a solution that is no placement is no row of devices."""
         raise InputError(f"problem '{problem.name}': its solutions are no placements and are evaluated one by one")
+
+    def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:
+        """Value and judge a solution."""
+        raise NotImplementedError
+
+    def value(self, problem: Any, solution: Any, queue: str | None = None) -> tuple[Any, str]:
+        """Value of a solution that is judged first.
+
+        Raises
+        ------
+        InfeasiblePlacementError
+            If it breaks a constraint; the message is the first violation.
+        """
+        finished = self.finish(problem, solution, queue)
+        if finished.value is None:
+            raise InfeasiblePlacementError(finished.violations[0])
+        return finished.value, ""
 
 
 _targets: dict[tuple[str, str], str | Objective] = {

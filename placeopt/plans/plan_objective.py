@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.bound import BoundReport
-from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.errors import InputError
 from placeopt.model.objective import Finished, PlainObjective, time_text
 from placeopt.plans.plan import TrainingPlan
 
@@ -34,19 +34,6 @@ class PlanObjective(PlainObjective):
     def lower_bounds(self, problem: Any) -> dict[str, int]:
         """Return the bounds that take milliseconds, by name."""
         raise NotImplementedError
-
-    def value(self, problem: Any, solution: TrainingPlan, queue: str | None = None) -> tuple[int, str]:
-        """Ticks of a plan.
-
-        Raises
-        ------
-        InfeasiblePlacementError
-            If the plan breaks a constraint; the message is the first violation.
-        """
-        finished = self.finish(problem, solution)
-        if finished.value is None:
-            raise InfeasiblePlacementError(finished.violations[0])
-        return finished.value, ""
 
     def judge(self, problem: Any, solution: TrainingPlan, queue: str | None = None) -> list[str]:
         """Violations of a plan in words."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InfeasiblePlacementError, InputError
-from placeopt.model.objective import Finished, time_text
+from placeopt.model.objective import Finished, PlainObjective, time_text
 from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingSolution
@@ -18,26 +18,18 @@ from placeopt.sharding.prove import METHODS, prove
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from placeopt.sharding.problem import ShardingProblem
 
 
-class TotalCost:
+class TotalCost(PlainObjective):
     """Costs of nodes and edges, added up; the usage limit is a constraint."""
 
     name: ClassVar[str] = "cost"
     kind: ClassVar[str] = "sharding"
     default_solver: ClassVar[str] = "sharding-portfolio"
     comparison: ClassVar[tuple[str, ...]] = ("sharding-portfolio",)
-    ordered: ClassVar[bool] = False
-    prover: ClassVar[str] = ""
-    baseline: ClassVar[str] = ""
-    drawn: ClassVar[bool] = False
-
-    def default_queue(self, solution: ShardingSolution) -> str:
-        """Return "": there is no choice of execution."""
-        return ""
 
     def impossible(self, problem: ShardingProblem) -> str:
         """Say so if even the smallest usage of every node passes the limit."""
@@ -46,12 +38,6 @@ class TotalCost:
             return ""
         return (f"the smallest usages add up to {profile.peak} at time {int(profile.time[profile.peak_index])}, "
                 f"more than the limit of {problem.usage_limit}")  # fmt: skip
-
-    def evaluate_batch(
-        self, problem: Any, devices: ArrayLike, priorities: ArrayLike | None = None, *, threads: int | None = None
-    ) -> NDArray[np.int64]:
-        """Refuse: totals may pass 64 bits, and a choice of strategies is no row of devices."""
-        raise InputError(f"problem '{problem.name}' is a sharding problem: its solutions are evaluated one by one")
 
     def value(self, problem: ShardingProblem, solution: ShardingSolution, queue: str | None = None) -> tuple[int, str]:
         """Cost of a choice; raises InfeasiblePlacementError where it is not valid."""

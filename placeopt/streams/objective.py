@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.bound import BoundReport
-from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.errors import InputError
 from placeopt.model.objective import Finished, PlainObjective
 from placeopt.streams.bound import METHODS, hopeless_jobs, offline_bound
 from placeopt.streams.judge import blocked_jobs, judge_episode
@@ -25,19 +25,6 @@ class Blocking(PlainObjective):
     kind: ClassVar[str] = "jobs"
     default_solver: ClassVar[str] = "feasible-first"
     comparison: ClassVar[tuple[str, ...]] = ("max-degree", "min-degree", "feasible-first")
-
-    def value(self, problem: JobStreamProblem, solution: Episode, queue: str | None = None) -> tuple[int, str]:
-        """Blocked jobs, recomputed from the decisions of an episode.
-
-        Raises
-        ------
-        InfeasiblePlacementError
-            If the episode breaks a rule; the message is the first violation.
-        """
-        finished = self.finish(problem, solution)
-        if finished.value is None:
-            raise InfeasiblePlacementError(finished.violations[0])
-        return finished.value, ""
 
     def judge(self, problem: JobStreamProblem, solution: Episode, queue: str | None = None) -> list[str]:
         """Violations of an episode in words, found without the simulator."""

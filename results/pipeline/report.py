@@ -128,6 +128,14 @@ def ratio(ours: dict[str, str], other: dict[str, str] | None) -> str:
     return f"{float(ours['throughput']) / float(other['throughput']):.2f}x"
 
 
+def by_model(rows: list[dict[str, str]], key: str) -> list[tuple[str, str, dict[str, dict[str, str]]]]:
+    """Return (model, devices, its rows by a column) for every model on every number of devices, in order."""
+    return [
+        (model, devices, {r[key]: r for r in rows if (r["model"], r["devices"]) == (model, devices)})
+        for model, devices in dict.fromkeys((r["model"], r["devices"]) for r in rows)
+    ]
+
+
 def model_tables(rows: list[dict[str, str]]) -> list[str]:
     """Training throughput of whole models."""
     lines = ["## Training throughput of whole models (simulated)", "",
@@ -135,8 +143,7 @@ def model_tables(rows: list[dict[str, str]]) -> list[str]:
              "recomputation. The gap is to the bound on all schedules of the cuts that were tried; other cuts may be "
              "better.", ""]  # fmt: skip
     body = []
-    for model, devices in dict.fromkeys((r["model"], r["devices"]) for r in rows):
-        mine = {r["method"]: r for r in rows if (r["model"], r["devices"]) == (model, devices)}
+    for model, devices, mine in by_model(rows, "method"):
         ours = mine["best found"]
         body.append([model, devices, ours["throughput"], ours["choice"], ours["schedule"],
                      f"{float(ours['gap_of_cuts']):.1%}" if ours["gap_of_cuts"] else "",
@@ -153,8 +160,7 @@ def inference_table(rows: list[dict[str, str]]) -> list[str]:
              "Alone: nothing else runs. At the common rate: the fastest at which both can serve. Full: at the shape's own best "
              "throughput.", ""]  # fmt: skip
     body = []
-    for model, devices in dict.fromkeys((r["model"], r["devices"]) for r in rows):
-        mine = {r["shape"]: r for r in rows if (r["model"], r["devices"]) == (model, devices)}
+    for model, devices, mine in by_model(rows, "shape"):
         plain = mine["V"]
         for name, row in mine.items():
             cells = [model, devices, name, row["throughput"]]

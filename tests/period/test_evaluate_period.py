@@ -20,9 +20,7 @@ from placeopt.period.judge import period_violations
 pytestmark = pytest.mark.interpreted
 
 
-@pytest.mark.parametrize("contiguity", ["chain", "convex", "none"])
-@pytest.mark.parametrize("pipeline", ["1f1b", "gpipe"])
-@pytest.mark.parametrize("training", [False, True])
+@problems.every_meaning
 def test_period_agrees_with_definition(contiguity, pipeline, training):
     """Every placement of random problems has the period of the definition, feasible or not."""
     for seed in range(4):

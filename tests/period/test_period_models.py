@@ -21,9 +21,7 @@ from placeopt.solving.registry import make_solver
 pytestmark = pytest.mark.jit
 
 
-@pytest.mark.parametrize("contiguity", ["chain", "convex", "none"])
-@pytest.mark.parametrize("pipeline", ["1f1b", "gpipe"])
-@pytest.mark.parametrize("training", [False, True])
+@problems.every_meaning
 def test_models_are_optimal(contiguity, pipeline, training):
     """On random problems cp-sat and milp prove the best value of all placements, or that there is none."""
     for seed in range(4):
