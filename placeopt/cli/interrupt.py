@@ -107,6 +107,14 @@ def _raise(number: int, frame: Any) -> None:
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
+def _tell_again(number: signal.Signals) -> None:
+    """Send the signal to the main thread once more, which may have finished compiling."""
+    if hasattr(signal, "pthread_kill"):  # also ends a call that waits
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:
+        _thread.interrupt_main(number)
+
+
 def _compiling() -> bool:
     """Whether this thread is inside numba's compiler."""
     module = sys.modules.get("numba.core.compiler_lock")
@@ -137,7 +145,7 @@ def _watch(reader: int) -> None:
         while time.monotonic() < end and not _State.reacting:
             time.sleep(0.05)
             if _State.noted:
-                _thread.interrupt_main(signal.Signals(number))  # it may have finished compiling
+                _tell_again(signal.Signals(number))
         if _State.reacting:
             threading.Event().wait(PATIENCE)
     _State.received = number
