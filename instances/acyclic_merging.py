@@ -15,6 +15,11 @@ after the other, and a pair is refused if its lower op has an edge to the upper 
 edges between pairs of one level run from earlier to later pairs only. Groups of ops of one level cannot be
 part of a cycle at all. (After Herrmann et al. 2019, "Multilevel algorithms for acyclic partitioning of
 directed acyclic graphs", whose rule is stricter.)
+
+References
+----------
+J. Herrmann, M. Y. Özkaya, B. Uçar, K. Kaya, Ü. V. Çatalyürek, "Multilevel algorithms for acyclic partitioning of directed
+acyclic graphs", SIAM Journal on Scientific Computing 41, 2019.
 """
 
 from __future__ import annotations

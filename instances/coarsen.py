@@ -16,6 +16,11 @@ than the coarse schedule, and where groups are chains exactly with it.
 
 For searches that only tie devices together and keep all ops, `group_labels` gives groups that
 need not be convex.
+
+References
+----------
+G. Karypis, V. Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", SIAM Journal on
+Scientific Computing 20, 1998.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Grouping: the state of a coarsening while groups grow, on top of the kernels of `acyclic_merging`."""
+"""Grouping: the state of a coarsening while groups grow, on top of the kernels of `acyclic_merging`.
+
+References
+----------
+M. Holtgrewe, P. Sanders, C. Schulz, "Engineering a scalable high quality graph partitioner", IPDPS 2010 (rating of edges).
+"""
 
 from __future__ import annotations
 

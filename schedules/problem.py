@@ -6,6 +6,10 @@ communication). Micro-batches are identical and independent: block b of micro-ba
 (j, b). A schedule gives a start to every instance such that no device runs two at once and no device ever
 holds more memory than its capacity. The model is Tessel's (Lin et al., "Tessel: Boosting Distributed
 Execution of Large DNN Models via Flexible Schedule Search", HPCA 2024), plus lags and a capacity per device.
+
+References
+----------
+Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via Flexible Schedule Search", HPCA 2024.
 """
 
 from __future__ import annotations

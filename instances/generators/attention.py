@@ -2,6 +2,14 @@
 
 `fine=True` writes the primitive ops that an exported graph shows (a layer norm is seven ops);
 `fine=False` writes one op per fused kernel. Flops and parameters are the same up to element-wise work.
+
+References
+----------
+A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
+J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer normalization", arXiv:1607.06450, 2016.
+B. Zhang, R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.
+J. Su et al., "RoFormer: enhanced transformer with rotary position embedding", arXiv:2104.09864, 2021.
+N. Shazeer, "GLU variants improve transformer", arXiv:2002.05202, 2020.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Convolutional networks with dense wiring: DenseNet-121 and NASNet-A cells."""
+"""Convolutional networks with dense wiring: DenseNet-121 and NASNet-A cells.
+
+References
+----------
+G. Huang, Z. Liu, L. van der Maaten, K. Q. Weinberger, "Densely connected convolutional networks", CVPR 2017.
+B. Zoph, V. Vasudevan, J. Shlens, Q. V. Le, "Learning transferable architectures for scalable image recognition", CVPR 2018.
+"""
 
 from __future__ import annotations
 

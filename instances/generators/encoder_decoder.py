@@ -1,4 +1,10 @@
-"""Transformers of several stacks: an mT5-like encoder-decoder and a two-branch vision-language model."""
+"""Transformers of several stacks: an mT5-like encoder-decoder and a two-branch vision-language model.
+
+References
+----------
+L. Xue et al., "mT5: a massively multilingual pre-trained text-to-text transformer", NAACL 2021.
+A. Singh et al., "FLAVA: a foundational language and vision alignment model", CVPR 2022.
+"""
 
 from __future__ import annotations
 

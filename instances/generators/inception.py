@@ -1,4 +1,10 @@
-"""Inception-V3 (Szegedy et al. 2016), without the auxiliary classifier."""
+"""Inception-V3 (Szegedy et al. 2016), without the auxiliary classifier.
+
+References
+----------
+C. Szegedy, V. Vanhoucke, S. Ioffe, J. Shlens, Z. Wojna, "Rethinking the Inception architecture for computer vision",
+CVPR 2016.
+"""
 
 from __future__ import annotations
 

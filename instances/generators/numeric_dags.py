@@ -2,6 +2,11 @@
 
 Times follow the flops of each kernel (scaled to a mean of about 1000 ticks); transfers are `ccr` times
 the mean op time for every tile, within a factor 0.5 to 1.5.
+
+References
+----------
+H. Topcuoglu, S. Hariri, M.-Y. Wu, "Performance-effective and low-complexity task scheduling for heterogeneous
+computing", IEEE Transactions on Parallel and Distributed Systems 13, 2002.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Classic convolutional networks: AlexNet, VGG-16 and SqueezeNet."""
+"""Classic convolutional networks: AlexNet, VGG-16 and SqueezeNet.
+
+References
+----------
+A. Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997, 2014.
+K. Simonyan, A. Zisserman, "Very deep convolutional networks for large-scale image recognition", ICLR 2015.
+F. N. Iandola et al., "SqueezeNet: AlexNet-level accuracy with 50x fewer parameters and < 0.5 MB model size",
+arXiv:1602.07360, 2016.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 Every op has one time for all devices, around 1000 ticks; its output is one tensor with a transfer time
 of `ccr` times the mean op time on average. Use them on identical devices ("uniform:4").
+
+References
+----------
+T. Tobita, H. Kasahara, "A standard task graph set for fair evaluation of multiprocessor scheduling algorithms", Journal of
+Scheduling 5, 2002.
 """
 
 from __future__ import annotations

@@ -3,6 +3,14 @@
 The weights of an LSTM layer belong to one op of type "variable" and reach every step as a tensor, which
 is sent at most once to each device. So the steps of a layer may run on different devices, as in the
 placements of Mirhoseini et al. (2017), and whoever separates them pays for the weights.
+
+References
+----------
+S. Hochreiter, J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997.
+W. Zaremba, I. Sutskever, O. Vinyals, "Recurrent neural network regularization", arXiv:1409.2329, 2014.
+M.-T. Luong, H. Pham, C. D. Manning, "Effective approaches to attention-based neural machine translation", EMNLP 2015.
+Y. Wu et al., "Google's neural machine translation system", arXiv:1609.08144, 2016.
+A. Mirhoseini et al., "Device placement optimization with reinforcement learning", ICML 2017.
 """
 
 from __future__ import annotations

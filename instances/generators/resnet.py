@@ -1,4 +1,9 @@
-"""ResNet-50, -101 and -152 (He et al. 2016, table 1), with the stride on the 3 x 3 convolution."""
+"""ResNet-50, -101 and -152 (He et al. 2016, table 1), with the stride on the 3 x 3 convolution.
+
+References
+----------
+K. He, X. Zhang, S. Ren, J. Sun, "Deep residual learning for image recognition", CVPR 2016.
+"""
 
 from __future__ import annotations
 

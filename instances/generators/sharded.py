@@ -4,6 +4,10 @@ These are the four workloads of Doppler (Yao et al. 2025). A matrix is a grid of
 product of X (rows x inner) and Y (inner x columns) is one product op per (row, inner, column) and, where
 inner > 1, one reduction per (row, column) that sums the partial results. All ops that stem from one
 operation of the unsharded model share a `meta` label, for the solver "enumerative".
+
+References
+----------
+"Doppler: dual-policy learning for device assignment in asynchronous dataflow graphs", 2025.
 """
 
 from __future__ import annotations

@@ -2,6 +2,14 @@
 
 `detail="fine"` writes primitive ops, as an exported graph shows them; `detail="coarse"` one op per fused
 kernel. `training=True` adds the dropout ops of the training graph.
+
+References
+----------
+J. Devlin, M.-W. Chang, K. Lee, K. Toutanova, "BERT: pre-training of deep bidirectional transformers for language
+understanding", NAACL 2019.
+T. B. Brown et al., "Language models are few-shot learners", NeurIPS 2020.
+H. Touvron et al., "LLaMA: open and efficient foundation language models", arXiv:2302.13971, 2023.
+A. Q. Jiang et al., "Mixtral of experts", arXiv:2401.04088, 2024.
 """
 
 from __future__ import annotations

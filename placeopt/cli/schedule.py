@@ -99,13 +99,7 @@ def schedule_command(
     solvers = [make_solver(name, "pipeline", **({"size": repetend_size} if name == "repetend" else {}) | settings)
                for name in names]  # fmt: skip
     outcomes = _run_all(problem, solvers, seconds, seed, known)
-    found = [((outcome.solution.makespan, outcome.solution.period), at) for at, outcome in enumerate(outcomes)
-             if isinstance(outcome, Result) and outcome.solution is not None]  # fmt: skip
-    if not found:
-        words = (outcome.message if isinstance(outcome, Result) else str(outcome) for outcome in outcomes)
-        raise InputError(f"no schedule of '{problem.name}': "
-                         + "; ".join(f"{name}: {why}" for name, why in zip(names, words, strict=True)))  # fmt: skip
-    best = min(found)[1]
+    best = _best(problem, names, outcomes)
     objects = [_object(name, outcome, cut=cluster is not None) for name, outcome in zip(names, outcomes, strict=True)]
     if folder is not None:
         for outcome, data in zip(outcomes, objects, strict=True):
@@ -225,6 +219,23 @@ def _run_all(
         except Refused as error:
             outcomes.append(error)
     return outcomes
+
+
+def _best(problem: PipelineProblem, names: list[str], outcomes: list[Result[PipelineSchedule] | Refused]) -> int:
+    """Return the place of the outcome with the smallest (makespan, period).
+
+    Raises
+    ------
+    InputError
+        If no solver found a schedule; the message has every one's reason.
+    """
+    found = [((outcome.solution.makespan, outcome.solution.period), at) for at, outcome in enumerate(outcomes)
+             if isinstance(outcome, Result) and outcome.solution is not None]  # fmt: skip
+    if not found:
+        words = (outcome.message if isinstance(outcome, Result) else str(outcome) for outcome in outcomes)
+        raise InputError(f"no schedule of '{problem.name}': "
+                         + "; ".join(f"{name}: {why}" for name, why in zip(names, words, strict=True)))  # fmt: skip
+    return min(found)[1]
 
 
 def _choose(source: str, cluster: str | None, wanted: dict[str, Any]) -> JointResult:

@@ -1,4 +1,9 @@
-"""Statistics of a study's rows: best-known values, gaps, wins, performance profiles, targets, pairwise tests."""
+"""Statistics of a study's rows: best-known values, gaps, wins, performance profiles, targets, pairwise tests.
+
+References
+----------
+E. D. Dolan, J. J. Moré, "Benchmarking optimization software with performance profiles", Mathematical Programming 91, 2002.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,10 @@ began with. `refine` therefore measures both again, in pairs that alternate, and
 t-test on the logarithm of the ratios says, with the confidence asked for, that the candidate is faster.
 
 After stage III of "DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs" (2025).
+
+References
+----------
+"Doppler: dual-policy learning for device assignment in asynchronous dataflow graphs", 2025.
 """
 
 from __future__ import annotations

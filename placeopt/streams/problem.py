@@ -3,6 +3,11 @@
 Job j arrives at a_j with model m_j and must end by a_j + deadline_j. With degree u it holds a block of servers for
 its completion time. A job is blocked if it is refused, cannot be placed, would miss its deadline, or has not ended at
 the horizon. Objective "blocking": the number of blocked jobs (Parsonson et al., PAC-ML, 2023).
+
+References
+----------
+C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with reinforcement learning and
+graph neural networks" (PAC-ML), 2023.
 """
 
 from __future__ import annotations

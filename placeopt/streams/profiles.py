@@ -1,4 +1,10 @@
-"""JobProfile: what one training step of a model costs, op by op, as a job stream needs it."""
+"""JobProfile: what one training step of a model costs, op by op, as a job stream needs it.
+
+References
+----------
+C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with reinforcement learning and
+graph neural networks" (PAC-ML), 2023.
+"""
 
 from __future__ import annotations
 

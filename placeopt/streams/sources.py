@@ -3,6 +3,11 @@
 ``stream:ramp?beta=A|B|C|D&rule=published|uniform&units=published|consistent&jobs=1001&seed=0`` is the published
 set-up; `StreamSpec` has every other parameter. A trace is a CSV with the header ``arrival,model,deadline`` (time
 units; the deadline counts from the arrival) or ``arrival,model,beta`` (deadline = beta * sequential time).
+
+References
+----------
+C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with reinforcement learning and
+graph neural networks" (PAC-ML), 2023.
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 With degree u, an op is split s = max(1, min(2 * ceil(ceil(forward / q) / 2), u)) ways under the rule ``published``
 (Parsonson et al. 2023, section on SiP-ML-style partitioning; q is the smallest worthwhile run time) and u ways under
 ``uniform``; ops of zero cost stay whole. Sub-ops take 1/s of compute and memory; op v's backward op copies its split.
+
+References
+----------
+C. W. F. Parsonson, Z. Shabka, A. Ottino, G. Zervas, "Partitioning distributed compute jobs with reinforcement learning and
+graph neural networks" (PAC-ML), 2023.
 """
 
 from __future__ import annotations

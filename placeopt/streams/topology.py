@@ -4,6 +4,11 @@ A server has the coordinates (group, rack, position); its index is (group * rack
 An op split s ways occupies a *block* of s servers: a box of one of the shapes that keep collectives symmetric
 (section "Placement" of the job-stream model; Ottino et al., RAMP, 2022). Shapes are tried in the order of
 `block_shapes`, origins by group, rack, position.
+
+References
+----------
+A. Ottino, J. Benjamin, G. Zervas, "RAMP: a flat nanosecond optical network and MPI operations for distributed deep
+learning systems", 2022.
 """
 
 from __future__ import annotations

@@ -15,6 +15,11 @@ smallest period of the nodes B - A on c devices of one cluster, over ideals A wi
 
 Both are extensions that Tarnawski et al. (NeurIPS 2020, section 5) describe for their program. A replicated
 stage is not an assignment of ops to single devices, so the result is a plan of its own and not a Placement.
+
+References
+----------
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
+DNN Graph Operators", NeurIPS 2020, section 5.
 """
 
 from __future__ import annotations

@@ -14,6 +14,12 @@ A proposal changes the device or the place in the sequence of some ops. Two thin
 
 Random numbers come from an explicit state, a combined Tausworthe generator (L'Ecuyer 1996) in int64 arithmetic
 that never overflows, so that the walk is the same with and without compilation.
+
+References
+----------
+R. Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", European Journal of Operational
+Research 90, 1996.
+P. L'Ecuyer, "Maximally equidistributed combined Tausworthe generators", Mathematics of Computation 65, 1996.
 """
 
 from __future__ import annotations

@@ -8,6 +8,13 @@ devices. Each of these is idle before its first op of S and after its last one, 
 distinct, so are the j last ones, hence j T >= (sum of the j smallest heads in S) + sum_S p_v + (sum of
 the j smallest tails in S); the bound is the minimum of that over j = 1..k. All sets S that thresholds (a,
 b) define are tried (a sample of the a's for large n).
+
+References
+----------
+E. B. Fernandez, B. Bussell, "Bounds on the number of processors and time for multiprocessor optimal schedules", IEEE
+Transactions on Computers 22, 1973.
+J. Carlier, "Scheduling jobs with release dates and tails on identical machines to minimize the makespan", European Journal
+of Operational Research 29, 1987.
 """
 
 from __future__ import annotations
