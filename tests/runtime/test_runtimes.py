@@ -123,7 +123,7 @@ def test_run_on_dask_writes_everything(capsys, tmp_path) -> None:
 
 def test_run_refuses(capsys) -> None:
     """Unknown runtimes, a scheduler for the wrong one, and unknown solvers are one line and exit code 2."""
-    for extra, words in ((("--runtime", "ray"), "expected dask, torch or serial"),
+    for extra, words in ((("--runtime", "ray"), "expected model, dask, torch, serial"),
                          (("--runtime", "serial", "--scheduler", "tcp://x:1"), "only the runtime 'dask'"),
                          (("--runtime", "serial", "--workers", "2"), "not known")):  # fmt: skip
         code, out, err = run_command(capsys, "run", "gen:chain-mm?size=16&shards=1", "solver:nonsense", *extra)
