@@ -54,6 +54,7 @@ _EXPORTS = {
     "generate": "instances.generators",
     "load_pipeline": "schedules.sources",
     "load_stream": "streams",
+    "plan": "planning",
 }
 _MODULES = ("instances", "schedules", "solvers", "streams", "experiments", "plotting")
 _ALIASES = {"bounds": "makespan.bounds", "serialize": "io.serialize"}
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.model.result import Result, TracePoint
     from placeopt.model.schedule import Schedule
+    from placeopt.planning import plan
     from placeopt.schedules.sources import load_pipeline
     from placeopt.solving.base import SearchSolver
     from placeopt.solving.bound import bound

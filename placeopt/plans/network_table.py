@@ -22,14 +22,12 @@ SLOWEST = 1e-3
 
 
 class Network(Protocol):
-    """Bandwidth between two groups of devices.
+    """Bandwidth between two groups of devices."""
 
-    Attributes
-    ----------
-    source : where the numbers come from.
-    """
-
-    source: str
+    @property
+    def source(self) -> str:
+        """Where the numbers come from."""
+        ...
 
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
         """Bytes per second between (kind, devices) and (kind, devices) for messages of `size` bytes."""

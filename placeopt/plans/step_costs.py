@@ -42,21 +42,32 @@ class Load(NamedTuple):
 
 
 class StepCosts(Protocol):
-    """A cost model; ticks and bytes are whole numbers.
+    """A cost model; ticks and bytes are whole numbers."""
 
-    Attributes
-    ----------
-    name : for people. num_layers : of the model. layer_types : layers with equal numbers are priced alike everywhere,
-        but the first and last one.
-    closing_apart : whether the largest all-reduce and the largest optimizer step add up.
-    sources : (what, where it comes from) of every kind of number.
-    """
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
 
-    name: str
-    num_layers: int
-    layer_types: tuple[int, ...]
-    closing_apart: bool
-    sources: tuple[tuple[str, str], ...]
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model."""
+        ...
+
+    @property
+    def layer_types(self) -> tuple[int, ...]:
+        """Number of each layer, equal for those that are priced alike."""
+        ...
+
+    @property
+    def closing_apart(self) -> bool:
+        """Whether the largest all-reduce and the largest optimizer step add up."""
+        ...
+
+    @property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        """What comes from where."""
+        ...
 
     def micro_batches(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
         """Micro-batch sizes with times on any of the kinds."""

@@ -156,7 +156,7 @@ class _Front:
         if top < part.least:
             return
         if top >= NEVER // 2:
-            limit = 2 * part.least  # no plan is known: a wide guess first
+            limit = part.least + part.least // 8  # no plan is known: a first guess
         else:
             limit = top if top - part.least <= NEAR * part.least else (part.least + top) // 2
         limit = min(limit, top)

@@ -1,0 +1,125 @@
+"""`placeopt plan`: how to train a model on some devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from placeopt.cli import common
+
+if TYPE_CHECKING:
+    from placeopt.planning.planned import Planned
+
+
+def plan_command(
+    model: Annotated[str, typer.Argument(help="Model: gen:NAME, a file; with --costs a name in that folder.")],
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", "-c", help="8xA100, or with --costs 32xA100-40+96xV100-16?price=2.5.")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Samples of a step.")] = 64,
+    costs: Annotated[Path | None, typer.Option("--costs", help="Folder with measured layer tables.")] = None,
+    formula: Annotated[str, typer.Option("--formula", help="With --costs: predicted or published.")] = "predicted",
+    recompute: Annotated[bool, typer.Option(help="Whether stages may be recomputed.")] = True,
+    mixed: Annotated[bool, typer.Option(help="Whether replicas of a stage may be of two kinds.")] = False,
+    evaluate: Annotated[Path | None, typer.Option("--evaluate", help="Price this plan instead of searching.")] = None,
+    runner_ups: Annotated[int, typer.Option("--runner-ups", min=0, help="How many others to look for.")] = 3,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for exports and the picture.")] = None,
+    seconds: common.Seconds = 10.0,
+    json: common.Json = False,
+) -> None:
+    """Plan the training of a model: stages, data and tensor degrees, recomputation, with a bound over all plans.
+
+    Example: `placeopt plan gen:gpt2?detail=coarse --cluster 8xA100 --batch 64`
+    """
+    from placeopt.model.errors import InputError
+    from placeopt.planning.plan_model import plan
+
+    folder = common.out_folder(out)
+    if evaluate is not None:
+        _evaluate(model, evaluate, costs, formula, json=json)
+        return
+    if cluster is None:
+        raise InputError("--cluster: expected the devices, as 8xA100; see 'placeopt clusters'")
+    planned = plan(
+        model, cluster, batch, costs=costs, formula=formula, recompute=recompute, mixed=mixed, seconds=seconds,
+        runner_ups=runner_ups,
+    )  # fmt: skip
+    if folder is not None and planned.plan is not None:
+        from placeopt.planning.launch_files import write_launch_files
+        from placeopt.plotting.files import write_figure
+        from placeopt.plotting.plans import plan_figure
+
+        write_launch_files(planned, folder)
+        write_figure(plan_figure(planned), folder / "plan.png")
+    if json:
+        common.print_json(planned.to_json())
+    else:
+        _print(planned)
+    if planned.plan is None:
+        raise typer.Exit(1)
+
+
+def _evaluate(model: str, path: Path, costs: Path | None, formula: str, *, json: bool) -> None:
+    """Price a plan in the format of the measured ones."""
+    from placeopt.model.errors import InputError
+    from placeopt.model.objective import time_text
+    from placeopt.planning.plan_model import plan_problem
+    from placeopt.plans.measured_plans import read_measured_plan
+    from placeopt.plans.pools import KNOWN, parse_pools
+    from placeopt.plans.step_price import step_price
+
+    if costs is None:
+        raise InputError("--evaluate: expected --costs, the folder with the layer tables of the plan's devices")
+    given = read_measured_plan(path)
+    unknown = [kind for kind in given.kinds() if kind not in KNOWN]
+    if unknown:
+        raise InputError(f"'{path}': devices {', '.join(unknown)} are none of {', '.join(KNOWN)}")
+    pools = parse_pools("+".join(f"{count}x{kind}" for kind, count in given.plan.devices().items()))
+    problem = plan_problem(model, pools, given.batch, costs=costs, formula=formula)
+    try:
+        price = step_price(problem, given.plan)
+    except LookupError as error:
+        raise InputError(f"'{path}': {error}") from error
+    seconds, memory = price.step * problem.tick_seconds, max(stage.memory for stage in price.stages)
+    if json:
+        common.print_json({
+            "problem": problem.name, "step_seconds": seconds, "peak_memory_bytes": memory,
+            "micro_batches": price.rounds, "measured_seconds": given.seconds, "measured_memory_bytes": given.memory,
+            "sources": [{"what": what, "source": source} for what, source in problem.costs.sources],
+        })  # fmt: skip
+        return
+    measured = "" if given.seconds is None else f" (measured {time_text(given.seconds)})"
+    common.console().print(f"step {time_text(seconds)}{measured}, memory {common.bytes_text(memory)}")
+
+
+def _print(planned: Planned) -> None:
+    from rich.table import Table
+
+    from placeopt.model.objective import time_text
+
+    say: Any = common.console().print
+    if planned.plan is None or planned.price is None:
+        say(f"no plan: {planned.result.message or 'none was found in time'}")
+        return
+    bound = planned.result.lower_bound * planned.problem.tick_seconds
+    say(f"{planned.problem.name}: {time_text(planned.step_seconds)} per step of {planned.problem.batch} samples, "
+        f"{planned.throughput:.4g} samples/s")  # fmt: skip
+    say(f"no plan is below {time_text(bound)}: gap {common.percent(planned.result.gap)} ({planned.result.status})")
+    if planned.price_per_million is not None:
+        say(f"price per hour {planned.price_per_hour:.4g}, per million samples {planned.price_per_million:.4g}")
+    view = Table("layers", "replicas", "recompute", "period", "memory", "in flight", box=None, pad_edge=False)
+    for stage, priced in zip(planned.plan.stages, planned.price.stages, strict=True):
+        groups = " + ".join(f"{group.count}x{group.tensor} {group.kind}" for group in stage.replicas)
+        view.add_row(
+            f"{stage.layers[0]}-{stage.layers[-1]}", groups, "yes" if stage.recompute else "no",
+            common.time_text(priced.period, planned.problem.tick_seconds), common.bytes_text(priced.memory),
+            str(priced.flight),
+        )  # fmt: skip
+    say(view)
+    say(f"micro-batch {planned.plan.micro_batch}, {planned.price.rounds} per replica, schedule {planned.plan.schedule}")
+    for what, source in planned.problem.costs.sources:
+        say(f"  {what}: {source}")
+    for runner in planned.runner_ups:
+        say(f"with {runner.what}: {time_text(runner.step_seconds)}; {runner.reason}")

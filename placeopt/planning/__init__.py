@@ -1,0 +1,8 @@
+"""Planning: from a model, devices and a batch to a plan with its bound, its runner-ups and its exports."""
+
+from __future__ import annotations
+
+from placeopt.planning.plan_model import plan, plan_problem
+from placeopt.planning.planned import Planned, RunnerUp
+
+__all__ = ["Planned", "RunnerUp", "plan", "plan_problem"]

@@ -1,0 +1,141 @@
+"""`plan`: how to train a model on some devices with a batch, with a bound over all plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from placeopt.instances.clusters import make_cluster
+from placeopt.instances.sources import load_graph
+from placeopt.model.budget import Budget
+from placeopt.model.errors import InputError
+from placeopt.planning.planned import Planned, RunnerUp
+from placeopt.plans.layer_tables import read_layer_table
+from placeopt.plans.network_table import read_network
+from placeopt.plans.pools import parse_pools
+from placeopt.plans.predicted_costs import PredictedStepCosts
+from placeopt.plans.published_costs import PublishedStepCosts
+from placeopt.plans.roofline_tables import roofline_costs
+from placeopt.plans.step_price import StepPrice, step_price
+from placeopt.plans.step_problem import DevicePool, StepPlanProblem
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run
+
+if TYPE_CHECKING:
+    from placeopt.model.result import Result
+    from placeopt.plans.plan import TrainingPlan
+    from placeopt.plans.step_costs import StepCosts
+
+SIZES = (1, 2, 4, 8, 16, 32)
+"""Micro-batches that are tried where times come from a roofline."""
+
+FORMULAS = ("predicted", "published")
+RUNNER_UP_GAP = 0.01
+"""Runner-ups are found to this part."""
+
+
+def plan_problem(
+    model: Any, cluster: str | tuple[DevicePool, ...], batch: int, *, costs: str | Path | None = None,
+    formula: str = "predicted", recompute: bool = True, mixed: bool = False,
+) -> StepPlanProblem:  # fmt: skip
+    """Return the problem of training a model.
+
+    Parameters
+    ----------
+    model : a graph or its source (see `placeopt.load`); with `costs` the name of a model in that folder.
+    cluster : a cluster or its name; with `costs` devices as `32xA100-40+96xV100-16` (see `parse_pools`).
+    batch : samples of a step.
+    costs : folder with layer_times.json, layer_sizes.json and network.json; without it times come from a roofline.
+    formula : how a step is priced with `costs`: our prediction, or the published formula.
+    recompute : whether stages may be recomputed. mixed : whether replicas of a stage may be of two kinds.
+
+    Raises
+    ------
+    InputError
+        If something is not known.
+    """
+    if formula not in FORMULAS:
+        raise InputError(f"formula: expected one of {', '.join(FORMULAS)}, received '{formula}'")
+    found: StepCosts
+    if costs is None:
+        graph, own = load_graph(model)
+        if isinstance(cluster, tuple):
+            raise InputError("cluster: expected the name of a cluster; devices by pools need costs")
+        sizes = tuple(size for size in SIZES if size <= batch)
+        found, pools = roofline_costs(graph, own or make_cluster(cluster), sizes)
+        name = f"{graph.name} on {cluster}"
+    else:
+        table, path = read_layer_table(costs, str(model)), Path(costs) / "network.json"
+        pools = parse_pools(cluster) if isinstance(cluster, str) else cluster
+        if formula == "published":
+            found = PublishedStepCosts(table, read_network(path, raw=True))
+        else:
+            found = PredictedStepCosts(table.monotone(), read_network(path))
+        name = f"{model} on {' + '.join(f'{pool.count} {pool.kind}' for pool in pools)}"
+    return StepPlanProblem(found, pools, batch, recompute=recompute and formula == "predicted", mixed=mixed, name=name)
+
+
+def plan(
+    model: Any, cluster: str | tuple[DevicePool, ...], batch: int, *, costs: str | Path | None = None,
+    seconds: float = 10.0, runner_ups: int = 3, **options: Any,
+) -> Planned:  # fmt: skip
+    """Return the best plan to train a model, its bound over all plans, and runner-ups.
+
+    Parameters
+    ----------
+    model, cluster, batch, costs, options : see `plan_problem`; a StepPlanProblem as `model` stands for all of them.
+    seconds : time of the search; runner-ups take up to half as long again.
+    runner_ups : how many to look for.
+    """
+    problem = model if isinstance(model, StepPlanProblem) else plan_problem(model, cluster, batch, costs=costs, **options)
+    result: Result[TrainingPlan] = run(problem, make_solver("plan-stages", "plan"), Budget(seconds))
+    found: list[RunnerUp] = []
+    if result.solution is not None:
+        for what, restricted in _others(problem, result.solution)[:runner_ups]:
+            found.append(_runner_up(what, restricted, result, seconds / 2 / max(1, runner_ups)))
+    return Planned(problem, result, tuple(found))
+
+
+def _others(problem: StepPlanProblem, best: TrainingPlan) -> list[tuple[str, StepPlanProblem]]:
+    """Return restrictions that rule the best plan out."""
+    data = best.stages[0].data
+    found = []
+    degrees = tuple(d for d in problem.data_degrees if d != data)
+    if degrees:
+        found.append((f"a data degree other than {data}", problem.replace(data_degrees=degrees)))
+    sizes = tuple(size for size in problem.micro_batches if size != best.micro_batch)
+    if sizes:
+        found.append((f"a micro-batch other than {best.micro_batch}", problem.replace(micro_batches=sizes)))
+    if len(best.stages) > 1:
+        found.append((f"fewer than {len(best.stages)} stages", problem.replace(max_stages=len(best.stages) - 1)))
+    if any(stage.recompute for stage in best.stages):
+        found.append(("no recomputation", problem.replace(recompute=False)))
+    return found
+
+
+def _runner_up(what: str, problem: StepPlanProblem, best: Result[TrainingPlan], seconds: float) -> RunnerUp:
+    solver = make_solver("plan-stages", "plan", tolerance=RUNNER_UP_GAP)
+    other: Result[TrainingPlan] = run(problem, solver, Budget(seconds))
+    if other.solution is None or best.solution is None or other.seconds is None:
+        return RunnerUp(what, None, None, other.message or "none was found in time")
+    mine, theirs = step_price(problem, best.solution), step_price(problem, other.solution)
+    return RunnerUp(what, other.solution, other.seconds, _why(mine, theirs))
+
+
+def _why(mine: StepPrice, theirs: StepPrice) -> str:
+    """Say which part of a step is longer."""
+    def parts(price: StepPrice) -> dict[str, int]:
+        longest = max(stage.period for stage in price.stages)
+        fill = sum(stage.fill for stage in price.stages)
+        steady = (price.rounds - 1) * longest
+        return {
+            "the stage with the longest period": price.rounds * longest, "filling and draining": fill - longest,
+            "gradients and optimizer": price.step - steady - fill,
+        }  # fmt: skip
+
+    ours, other = parts(mine), parts(theirs)
+    if theirs.step == mine.step:
+        return "it takes as long"
+    name = max(other, key=lambda key: other[key] - ours[key])
+    slower, share = (theirs.step - mine.step) / mine.step, (other[name] - ours[name]) / mine.step
+    return f"{100 * slower:.2f} % slower: {name} costs {100 * share:.2f} % of a step more"

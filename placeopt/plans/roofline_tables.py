@@ -1,0 +1,134 @@
+"""Layer tables by roofline: from a model's graph and a cluster, where nothing was measured.
+
+Ops that share a layer path, cut to two levels, form a layer; layers that an edge runs back between are joined, so that
+they form a chain. On t devices every op is split evenly, and the layer's output is summed twice per pass by a ring over
+the links inside a host. The backward pass takes twice the forward pass; an optimizer step reads and writes 28 bytes per
+parameter (weights, gradients, two moments).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.model.errors import InputError
+from placeopt.plans.layer_tables import LayerTable
+from placeopt.plans.network_table import FlatNetwork
+from placeopt.plans.predicted_costs import Constants, PredictedStepCosts
+from placeopt.plans.step_problem import DevicePool
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.cluster import Cluster, Device
+    from placeopt.model.graph import OpGraph
+
+BACKWARD_RATIO = 2.0
+OPTIMIZER_BYTES = 28
+"""Bytes that an optimizer step moves per 32-bit parameter."""
+
+SUMS_PER_PASS = 2
+LAYER_DEPTH = 2
+MAX_LAYERS = 128
+ROOFLINE = Constants(
+    largest_rate=float("inf"), exposed=0.0, base_bytes=1e9, state_bytes=16.0, overhead=1.0, loss=0.0,
+    source="assumed: 16 bytes per parameter, 1 GB beside the model, transfers in full sight",
+)  # fmt: skip
+
+
+def chain_of_layers(graph: OpGraph, depth: int = LAYER_DEPTH) -> NDArray[np.int64]:
+    """Return the layer of every op, numbered so that no edge runs back; shape (num_ops,)."""
+    rank = np.empty(graph.num_ops, dtype=np.int64)
+    rank[graph.topological_order] = np.arange(graph.num_ops)
+    paths = ["/".join(path.split("/")[:depth]) for path in graph.layer] if graph.layer else [""] * graph.num_ops
+    if len(set(paths)) < 2:  # no layers are named: equal shares of the ops along the order
+        return rank * min(MAX_LAYERS, graph.num_ops) // graph.num_ops
+    first: dict[str, int] = {}
+    for op in graph.topological_order.tolist():
+        first.setdefault(paths[op], len(first))
+    layer = np.array([first[path] for path in paths])
+    source, target = graph.producer[graph.edge_tensor], graph.consumer
+    while True:
+        back = layer[source] > layer[target]
+        if not back.any():
+            return np.unique(layer, return_inverse=True)[1].astype(np.int64)
+        e = int(back.argmax())
+        low, high = int(layer[target[e]]), int(layer[source[e]])
+        layer[(layer >= low) & (layer <= high)] = low
+
+
+def roofline_costs(
+    graph: OpGraph, cluster: Cluster, micro_batches: tuple[int, ...], degrees: tuple[int, ...] = (1, 2, 4, 8)
+) -> tuple[PredictedStepCosts, tuple[DevicePool, ...]]:
+    """Return a cost model of a forward graph of one sample, and the devices of a cluster.
+
+    Raises
+    ------
+    InputError
+        If the graph has backward ops, or costs of its own that no roofline explains.
+    """
+    if graph.backward.any():
+        raise InputError(f"graph '{graph.name}': expected a forward graph: the planner derives the backward pass")
+    if not graph.flops.any():
+        raise InputError(f"graph '{graph.name}' has no flops; measure a layer table and give it as costs")
+    layer = chain_of_layers(graph)
+    count = int(layer.max()) + 1
+    pools, inside, between = _hosts(cluster)
+    work = _Work(graph, layer, count)
+    times, devices = {}, {device.kind: device for device in cluster.devices}
+    for pool in pools:
+        for tensor in degrees:
+            if tensor <= pool.per_host:
+                for size in micro_batches:
+                    times[pool.kind, size, tensor] = work.times(devices[pool.kind], size, tensor, inside)
+    known = {t: work.parameters / t for t in degrees}
+    table = LayerTable(
+        graph.name, times, known, {t: work.activations / t for t in degrees}, work.outputs, 4,
+        f"roofline of '{graph.name}' on '{cluster.name}'",
+    )  # fmt: skip
+    rate = FlatNetwork({pool.kind: between for pool in pools}, f"slowest link of '{cluster.name}', shared by no one else")
+    return PredictedStepCosts(table, rate, ROOFLINE, "roofline step time"), pools
+
+
+class _Work:
+    """What each layer computes, moves, keeps and passes on, for one sample; floats of 4 bytes."""
+
+    def __init__(self, graph: OpGraph, layer: NDArray[np.int64], count: int) -> None:
+        self.layer, self.count = layer, count
+        self.flops, self.weights = graph.flops.astype(float), np.minimum(graph.resident, graph.bytes_moved).astype(float)
+        self.moved = graph.bytes_moved - self.weights
+        self.parameters = np.bincount(layer, graph.resident / 4.0, count)
+        size = graph.tensor_bytes / 4.0
+        self.activations = np.bincount(layer[graph.producer], size, count)
+        self.outputs = np.zeros(count)
+        last = layer[graph.producer].copy()
+        np.maximum.at(last, graph.edge_tensor, layer[graph.consumer])
+        for cut in range(1, count):  # what crosses the cut behind a layer
+            crossing = (layer[graph.producer] < cut) & (last >= cut)
+            self.outputs[cut - 1] = size[crossing].sum()
+
+    def times(self, device: Device, micro_batch: int, tensor: int, inside: float) -> NDArray[np.float64]:
+        """Forward, backward and optimizer seconds of each layer."""
+        moved = (self.moved * micro_batch + self.weights) / tensor
+        roofline = np.maximum(self.flops * micro_batch / tensor / device.peak_flops, moved / device.memory_bandwidth)
+        ring = 2 * (tensor - 1) / tensor * self.outputs * 4 * micro_batch / inside
+        forward = np.bincount(self.layer, roofline + device.launch_overhead, self.count) + SUMS_PER_PASS * ring
+        update = self.parameters * OPTIMIZER_BYTES / tensor / device.memory_bandwidth
+        # the prediction scales a profiled step by parameters: give it the rate of the profiled layers
+        profiled = float(self.parameters[0] + self.parameters[-1] + 2 * self.parameters[min(1, self.count - 1)])
+        whole = float(update.sum()) * profiled / max(float(self.parameters.sum()), 1.0)
+        return np.stack([forward, BACKWARD_RATIO * forward, np.full(self.count, whole)], axis=1)
+
+
+def _hosts(cluster: Cluster) -> tuple[tuple[DevicePool, ...], float, float]:
+    """Return the devices by kind, and the bytes per second inside hosts and between them."""
+    rates = [link.bandwidth for link in cluster.links] or [float("inf")]
+    fastest = int(np.argmax(rates))
+    pools = []
+    for kind in dict.fromkeys(device.kind for device in cluster.devices):
+        members = [i for i, device in enumerate(cluster.devices) if device.kind == kind]
+        near = sum(int(cluster.link_class[members[0], i]) == fastest for i in members[1:]) + 1
+        pools.append(DevicePool(kind, len(members), near, int(cluster.devices[members[0]].memory)))
+    used = [rates[int(c)] for c in np.unique(cluster.link_class[~np.eye(cluster.num_devices, dtype=np.bool_)])]
+    return tuple(pools), max(used, default=rates[fastest]), min(used, default=rates[fastest])

@@ -1,0 +1,221 @@
+"""`plan`: from models and measured tables to plans, exports, pictures, simulation and elastic questions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from small_plans import best_step, step_problem
+
+import placeopt as po
+from placeopt.cli.main import main
+from placeopt.model.errors import InputError, Refused
+from placeopt.planning.elastic import layers_of_devices, moved_parameters, plan_after_loss, plans_of_offers
+from placeopt.planning.launch_files import (
+    deepspeed_configuration,
+    megatron_arguments,
+    torch_configuration,
+    write_launch_files,
+)
+from placeopt.planning.plan_model import plan
+from placeopt.plans.pools import parse_pools
+from placeopt.plans.roofline_tables import chain_of_layers
+from placeopt.plans.step_price import step_price
+from placeopt.plans.step_problem import DevicePool
+from placeopt.plans.timeline import one_f_one_b, step_spread, step_timeline
+from placeopt.plotting.files import write_figure
+from placeopt.plotting.plans import plan_figure
+
+MODEL = "gen:gpt2?detail=coarse&layers=4&hidden=128&heads=2&seq=64&vocab=500"
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """A plan of a small problem with several stages."""
+    found = plan(step_problem(3, layers=5, devices=4, data_degrees=(1,), batch=12), "", 0, seconds=30.0)
+    assert len(found.plan.stages) > 1
+    return found
+
+
+def command(capsys, *arguments):
+    """Run the command line; return its exit code and what it printed."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["plan", *map(str, arguments)])
+    return stopped.value.code, capsys.readouterr()
+
+
+def test_a_plan_is_optimal_with_runner_ups_behind_it(planned):
+    """The plan is the best of brute force; runner-ups are no better and say why."""
+    assert planned.result.value == best_step(planned.problem)
+    assert planned.result.gap == 0
+    assert planned.runner_ups
+    for runner in planned.runner_ups:
+        assert runner.reason
+        assert runner.step_seconds is None or runner.step_seconds >= planned.step_seconds
+
+
+def test_a_model_is_planned_by_roofline():
+    """A generated model on a cluster gets a plan; every number says where it comes from."""
+    found = po.plan(MODEL, "4xA100", 16, seconds=20.0, runner_ups=1)
+    body = found.to_json()
+    assert body["gap"] == 0
+    assert [layer for stage in body["stages"] for layer in stage["layers"]] == list(range(found.problem.costs.num_layers))
+    assert all("roofline" in item["source"] or item["what"] != "layer times, sizes" for item in body["sources"])
+    assert body["throughput"] == pytest.approx(16 / body["step_seconds"])
+
+
+def test_layers_form_a_chain():
+    """No edge runs back between the layers that a graph is cut into."""
+    graph = po.generate("gen:bert-base?layers=3")
+    layer = chain_of_layers(graph)
+    assert (layer[graph.producer[graph.edge_tensor]] <= layer[graph.consumer]).all()
+    assert len(np.unique(layer)) > 4
+
+
+def test_devices_are_given_once(planned):
+    """Every device of the plan has one name and one place."""
+    names = [name for stage in planned.device_names() for replica in stage for name in replica]
+    assert len(names) == len(set(names)) == sum(planned.plan.devices().values())
+
+
+def test_simulated_steps_agree_with_the_price_of_one_stage():
+    """Without transfers a step of one stage is exactly its price; noise-free passes do not overlap on a stage."""
+    problem = step_problem(3, layers=3, max_stages=1)
+    found = plan(problem, "", 0, runner_ups=0)
+    passes, end = step_timeline(problem, found.plan)
+    assert end == pytest.approx(step_price(problem, found.plan).step)
+    assert len(passes) == 2 * found.price.rounds
+
+
+def test_simulated_passes_keep_their_order(planned):
+    """Passes of a stage follow each other, and each waits for its input."""
+    passes, _ = step_timeline(planned.problem, planned.plan)
+    ends = {(p.stage, p.micro_batch, p.backward): p.end for p in passes}
+    for i in range(len(planned.plan.stages)):
+        mine = sorted((p for p in passes if p.stage == i), key=lambda p: p.start)
+        assert all(a.end <= b.start + 1e-9 for a, b in itertools.pairwise(mine))
+        assert [(p.micro_batch, p.backward) for p in mine] == one_f_one_b(len(planned.plan.stages), planned.price.rounds, i)
+    for one in passes:
+        if not one.backward and one.stage:
+            assert one.start >= ends[one.stage - 1, one.micro_batch, False]
+
+
+def test_a_straggler_makes_steps_longer(planned):
+    """Steps with a slow stage are longer than without, for the same noise."""
+    calm = step_spread(planned.problem, planned.plan, samples=20, noise=0.0)
+    slow = step_spread(planned.problem, planned.plan, samples=20, noise=0.0, straggler=1.5)
+    assert calm.max() == pytest.approx(calm.min())
+    assert slow.mean() > calm.mean()
+
+
+def test_exports_name_every_rank(planned, tmp_path):
+    """The torch configuration holds every rank in one place; the others are written where they can say it."""
+    torch = torch_configuration(planned)
+    assert torch["world_size"] == len(torch["device_of_rank"]) == sum(planned.plan.devices().values())
+    assert len(torch["schedule"]) == len(planned.plan.stages)
+    assert all(len(row) == 2 * planned.price.rounds for row in torch["schedule"])
+    assert [stage[0] for stage in torch["layers"][1:]] == torch["split_points"]
+    assert {path.name for path in write_launch_files(planned, tmp_path)} >= {"plan.json", "torch.json", "schedule.csv"}
+    assert json.loads((tmp_path / "plan.json").read_text())["stages"]
+
+
+def test_argument_lists_say_the_degrees():
+    """Megatron and DeepSpeed arguments hold stages, degrees and the batch of a plan of like stages."""
+    found = plan(step_problem(3, layers=4, max_stages=1), "", 0, runner_ups=0)
+    tensor = found.plan.stages[0].replicas[0].tensor
+    assert f"--tensor-model-parallel-size={tensor}" in megatron_arguments(found)
+    config = deepspeed_configuration(found)["config"]
+    assert config["train_batch_size"] >= found.problem.batch
+    assert config["gradient_accumulation_steps"] == found.price.rounds
+
+
+def test_unequal_degrees_are_refused_by_argument_lists(planned):
+    """A plan with unequal tensor degrees is refused with the reason."""
+    degrees = {group.tensor for stage in planned.plan.stages for group in stage.replicas}
+    if len(degrees) > 1:
+        with pytest.raises(Refused, match="one tensor degree"):
+            megatron_arguments(planned)
+    else:
+        assert megatron_arguments(planned)
+
+
+def test_a_picture_is_drawn(planned, tmp_path):
+    """The picture is a file that is not empty."""
+    pytest.importorskip("matplotlib")
+    assert write_figure(plan_figure(planned), tmp_path / "plan.png").stat().st_size > 5000
+
+
+def test_offers_are_compared_by_price():
+    """The cheapest plan per sample costs no more than the fastest one, which is no slower."""
+    problem = step_problem(4, layers=3)
+    offers = [DevicePool("a", 4, 2, 10**6, price=3.0), DevicePool("b", 2, 2, 10**6, price=1.0)]
+    found = plans_of_offers(problem, offers)
+    assert found["fastest"].throughput >= found["cheapest"].throughput
+    assert found["cheapest"].price_per_million <= found["fastest"].price_per_million
+    with pytest.raises(InputError, match="prices"):
+        plans_of_offers(problem, [DevicePool("a", 4, 2, 10**6)])
+
+
+def test_a_loss_moves_what_the_new_plan_lacks(planned):
+    """After a loss a plan fits what is left; the same plan moves nothing."""
+    parameters = {1: [4.0] * 5, 2: [2.0] * 5}
+    assert moved_parameters(planned, planned, parameters) == 0
+    after, moved = plan_after_loss(planned, {"a": 1}, parameters)
+    assert sum(after.plan.devices().values()) <= 3
+    assert moved >= 0
+    assert set(layers_of_devices(after)) <= {f"a/{i}" for i in range(3)}
+    with pytest.raises(InputError, match="no devices are left"):
+        plan_after_loss(planned, {"a": 4}, parameters)
+
+
+def test_the_command_prints_one_object(capsys):
+    """`placeopt plan --json` prints what the contract names."""
+    code, printed = command(capsys, MODEL, "--cluster", "2xA100", "--batch", 4, "--json", "--runner-ups", 1)
+    body = json.loads(printed.out)
+    assert code == 0
+    assert {"step_seconds", "lower_bound_seconds", "gap", "stages", "micro_batch", "schedule", "throughput",
+            "runner_ups"} <= set(body)  # fmt: skip
+    assert {"layers", "devices", "data", "tensor", "recompute", "compute_seconds", "memory_bytes"} <= set(body["stages"][0])
+
+
+def test_the_command_prices_a_measured_plan(capsys, data):
+    """`placeopt plan --evaluate` predicts a plan that was measured."""
+    folder = data / "training_plans"
+    path = folder / "plans" / "clariden-OPT-350-N8-N8_D4.json"
+    code, printed = command(capsys, "OPT-350", "--costs", folder / "profiles", "--evaluate", path, "--json")
+    body = json.loads(printed.out)
+    assert code == 0
+    assert body["step_seconds"] == pytest.approx(body["measured_seconds"], rel=0.05)
+    assert body["peak_memory_bytes"] == pytest.approx(body["measured_memory_bytes"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((MODEL,), "--cluster"),
+        ((MODEL, "--cluster", "2xA100", "--formula", "guessed"), "formula"),
+        ((MODEL, "--evaluate", "plan.json"), "--costs"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, arguments, words):
+    """Wrong arguments end with code 2 and one line."""
+    code, printed = command(capsys, *arguments)
+    assert code == 2
+    assert words in printed.err
+    assert len(printed.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["A100", "4xNEW", "4xA100-40?colour=red", "4xA100-40?price=cheap"])
+def test_devices_in_words_are_checked(text):
+    """A malformed list of devices is refused."""
+    with pytest.raises(InputError, match="devices"):
+        parse_pools(text)
+
+
+def test_devices_in_words_are_read():
+    """Counts, kinds and options are read."""
+    first, second = parse_pools("8xA100-40?price=2.5+4xNEW?memory=10&per_host=2")
+    assert (first.kind, first.count, first.price) == ("A100-40", 8, 2.5)
+    assert (second.memory, second.per_host) == (10 * 2**30, 2)
