@@ -134,20 +134,21 @@ def leave(code: int) -> NoReturn:
 
 def _watch(reader: int) -> None:
     """Wait for a signal, then for the main thread, and end the process if it does not."""
-    with os.fdopen(reader, "rb", buffering=0) as pipe:
-        while data := pipe.read(1):
-            if data[0] in _SIGNALS:
-                break
-        else:
-            return
-        number = int(data[0])
-        end = time.monotonic() + GRACE
-        while time.monotonic() < end and not _State.reacting:
-            time.sleep(0.05)
-            if _State.noted:
-                _tell_again(signal.Signals(number))
-        if _State.reacting:
-            threading.Event().wait(PATIENCE)
+    pipe = os.fdopen(reader, "rb", buffering=0)  # stays open to the end: signals that follow are written to it, too
+    while data := pipe.read(1):
+        if data[0] in _SIGNALS:
+            break
+    else:
+        pipe.close()
+        return
+    number = int(data[0])
+    end = time.monotonic() + GRACE
+    while time.monotonic() < end and not _State.reacting:
+        time.sleep(0.05)
+        if _State.noted:
+            _tell_again(signal.Signals(number))
+    if _State.reacting:
+        threading.Event().wait(PATIENCE)
     _State.received = number
     guard = threading.Timer(RESCUE, os._exit, (128 + number,))
     guard.daemon = True
