@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,23 @@ FILES = sorted(
     path for top in ("placeopt", "solvers", "schedules", "instances") for path in (ROOT / top).rglob("*.py")
     if not any(part.is_symlink() for part in (path, *path.parents))
 )  # fmt: skip
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
-FUNCTIONS = [
-    (path, node) for path, tree in TREES.items() for node in ast.walk(tree)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-]  # fmt: skip
+
+
+@cache
+def trees():
+    """Parse every file, once."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+
+
+@cache
+def functions():
+    """Return (file, function) of every function."""
+    return [
+        (path, node) for path, tree in trees().items() for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]  # fmt: skip
+
+
 REGISTRY = "placeopt/model/objective.py"
 
 LONG_FILES = {
@@ -59,7 +72,7 @@ def test_functions_are_short():
     """No function is longer than 60 lines but commands of the command line, whose options are their length."""
     long = {
         f"{name_of(path)}:{node.name}": node.end_lineno - node.lineno + 1
-        for path, node in FUNCTIONS
+        for path, node in functions()
         if node.end_lineno - node.lineno + 1 > 60 and not name_of(path).startswith("placeopt/cli/")
     }
     assert long.keys() - LONG_FUNCTIONS.keys() == set()
@@ -69,7 +82,7 @@ def test_functions_take_few_parameters():
     """No function takes more than 8 parameters but commands, and generators, whose parameters are their meaning."""
     many = {
         f"{name_of(path)}:{node.name}": count
-        for path, node in FUNCTIONS
+        for path, node in functions()
         if (count := len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
             - (bool(node.args.args) and node.args.args[0].arg in ("self", "cls"))) > 8
         and not name_of(path).startswith(("placeopt/cli/", "instances/generators/"))
@@ -81,7 +94,7 @@ def test_one_caller_of_a_search():
     """Only `placeopt.solving.run` calls the search, or the `solve`, of a solver."""
     callers = {
         f"{name_of(path)}:{node.lineno}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         and ((node.func.attr == "search" and "solver" in ast.unparse(node.func.value))
@@ -96,7 +109,7 @@ def test_no_code_compares_names_of_objectives():
     """Outside the registry nothing compares the name of an objective."""
     names = {name for kind in ("placement", "pipeline", "jobs", "sharding", "plan") for name in objective_names(kind)}
     found = []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if not isinstance(node, ast.Compare) or name_of(path) == REGISTRY:
                 continue
