@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, uncounted
+from placeopt.model.union_find import root as find_root
 
 REACHES = (1, 2, 4, 8)
 """Distances in the topological order at which what is left over is merged."""
@@ -31,17 +32,9 @@ class Groups(NamedTuple):
 
 
 @uncounted
-def _root(parent, unit):
-    while parent[unit] != unit:
-        parent[unit] = parent[parent[unit]]
-        unit = parent[unit]
-    return unit
-
-
-@uncounted
 def _merge(groups, capacity, most, first, second):
     """Merge the groups of two units, unless that is too much work or no device can hold it; return whether it was done."""
-    x, y = _root(groups.parent, first), _root(groups.parent, second)
+    x, y = find_root(groups.parent, first), find_root(groups.parent, second)
     a, b = min(x, y), max(x, y)
     if a == b or groups.work[a] + groups.work[b] > most:
         return False
@@ -81,7 +74,7 @@ def groups_along(source, target, order, groups, capacity, most, count):
     label = np.full(len(groups.parent), -1, np.int64)
     number = 0
     for unit in range(len(label)):
-        root = _root(groups.parent, unit)
+        root = find_root(groups.parent, unit)
         if label[root] < 0:
             label[root] = number
             number += 1
