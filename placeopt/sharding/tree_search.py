@@ -62,6 +62,14 @@ class TreeSearch:
         pairs = c.edge_ptr[:-1] + choice[low] * c.num_choices[high] + choice[high]
         return int(c.cost[c.node_ptr[:-1] + choice].sum()) + int(c.table[pairs].sum())
 
+    def cost_below(self, choice: Ints, most: int) -> int:
+        """Return what a choice costs, costs of `most` or more left out."""
+        c = self.compact
+        low, high = c.edge[:, 0], c.edge[:, 1]
+        nodes = c.cost[c.node_ptr[:-1] + choice]
+        edges = c.table[c.edge_ptr[:-1] + choice[low] * c.num_choices[high] + choice[high]]
+        return int(nodes[nodes < most].sum()) + int(edges[edges < most].sum())
+
     def moves(self, count: int, most: int, scale: float, heat: float = 0.0) -> None:
         """Make `count` moves of trees of up to `most` nodes, usage priced at `scale` times the prices."""
         roots = self.rng.integers(self.compact.num_nodes, size=count)

@@ -14,9 +14,9 @@ import numpy as np
 
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual
-from placeopt.sharding.compact import condense, draft_of
+from placeopt.sharding.compact import MAX_TOTAL, condense, draft_of
 from placeopt.sharding.exact_rest import solve_rest
-from placeopt.sharding.tree_moves import decode
+from placeopt.sharding.tree_moves import decode, least_usage
 from placeopt.sharding.tree_search import TreeSearch
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ FIRST_STEPS = 6
 
 FINISH_PAIRS = 30_000
 """Most pairs of strategies that are left to CP-SAT."""
+
+GUESS = 4
+"""The best cost is guessed to be at most this multiple of a choice's costs that are not all but forbidden."""
 
 TURN_STEPS, TURN_MOVES = 10, 500
 """Steps and moves of a turn without a time limit."""
@@ -55,6 +58,7 @@ class TwoSided:
         self.bound = self.condensed.offset if self.trivial else 0
         self.moves = 0
         self.search: TreeSearch | None = None
+        self._forbidden = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)  # where draft_of clamps
         self.certify_seconds = 0.0
         self._rest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
         self._tried = np.inf
@@ -69,11 +73,11 @@ class TwoSided:
         if self.trivial:
             return
         inner = None if choice is None else self.condensed.contract(choice)
+        self.search = TreeSearch(self.compact, least_usage(self.compact) if inner is None else inner, self.rng)
+        self.moves += 1
+        self._aim(self.search.best)
         for _ in range(FIRST_STEPS):
             self.dual.step()
-            self.dual.aim(np.inf)
-        self.search = TreeSearch(self.compact, self._decoded() if inner is None else inner, self.rng)
-        self.moves += 1
         self.exchange()
 
     def solution(self) -> Ints:
@@ -110,7 +114,13 @@ class TwoSided:
         choice = self._decoded()
         if self.search.cost_of(choice) < self.search.cost_of(self.search.board.choice):
             self.search.restart(choice)
-        self.dual.aim(self.search.best_cost)
+        self._aim(self.search.board.choice)
+
+    def _aim(self, choice: Ints) -> None:
+        """Aim the bound at the best cost, or at a guess: what a choice costs without what is all but forbidden."""
+        if self.search is not None:
+            guess = GUESS * self.search.cost_below(choice, self._forbidden) + 1
+            self.dual.aim(self.search.best_cost, guess)
 
     def certify(self) -> bool:
         """Prove the bound exactly; return whether it rose."""

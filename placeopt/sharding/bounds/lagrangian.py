@@ -5,7 +5,7 @@ prices climb along the gradient, the usage of the cheapest choices of all chains
 steps (the volume algorithm's direction), with Polyak's step towards the cost of a known choice; a step that loses too
 much is taken back. What is proved is found by one exact pass over integers (`exact_pass`).
 
-Costs are clamped at the cost of a known choice, or at a multiple of the bound: lower costs only lower the bound, and
+Costs are clamped at the cost of a known choice, or at a guess of it: lower costs only lower the bound, and
 messages need not climb over entries of 10^18, which no better choice uses.
 
 References
@@ -54,9 +54,6 @@ FALL = 0.1
 """A known cost that falls below this part of the one before makes messages start again."""
 
 
-GUESS = 4.0
-"""Costs are clamped at this multiple of the bound as long as no choice that costs less is known."""
-
 REACH = 0.5
 """Steps aim at most this part of the bound above it."""
 
@@ -81,19 +78,17 @@ class Dual:
         self.prices = self._now = np.zeros(len(compact.capacity))
         self.bound = self._last = -np.inf
         self.upper = np.inf
-        self.clamp = GUESS * self._independent() + 1.0
-        clamp_to(self.factors, compact.cost, compact.table, self.clamp)
+        self.clamp = np.inf
         self.warm = False
         self._length, self._fails = 0.1, 0
         self._direction: Floats | None = None
         self._messages = self._copy()
 
-    def aim(self, upper: float) -> None:
-        """Take note of the cost of a known choice, and clamp costs anew where the clamp moves."""
+    def aim(self, upper: float, guess: float = np.inf) -> None:
+        """Take note of the cost of a known choice and clamp costs at it, or at a guess of the best cost if that is less."""
         self.upper = min(self.upper, float(upper))
-        wanted = GUESS * self.bound if self.bound > 0 else 2 * GUESS * self.clamp
-        wanted = min(self.upper, max(self.clamp, wanted))
-        if wanted == self.clamp or (self.clamp < wanted < 1.1 * self.clamp and wanted < self.upper):
+        wanted = min(self.upper, float(guess))
+        if (0.9 * self.clamp < wanted and wanted != self.upper and wanted < 1.1 * self.clamp) or wanted == self.clamp:
             return
         much = wanted < FALL * self.clamp
         self.clamp = wanted
@@ -143,6 +138,8 @@ class Dual:
 
     def clamped(self) -> Compact:
         """Return the compact problem with costs clamped as the messages take them."""
+        if self.clamp == np.inf:
+            return self.compact
         most = int(self.clamp)
         c = self.compact
         return c._replace(cost=np.minimum(c.cost, most), table=np.minimum(c.table, most))
@@ -179,11 +176,6 @@ class Dual:
     def _target(self) -> float:
         """Return the cost that steps aim at: the known one, unless it is far away."""
         return min(self.upper, self.bound + REACH * abs(self.bound) + 1.0)
-
-    def _independent(self) -> float:
-        c = self.compact
-        total = float(np.minimum.reduceat(c.cost, c.node_ptr[:-1]).sum(dtype=np.float64))
-        return total + (float(np.minimum.reduceat(c.table, c.edge_ptr[:-1]).sum(dtype=np.float64)) if len(c.edge) else 0.0)
 
     def _copy(self) -> tuple[Floats, Floats]:
         return self.factors.to_low.copy(), self.factors.to_high.copy()
