@@ -70,7 +70,7 @@ def groupable(model: OpGraph | PlacementProblem) -> GroupableOps:
     """Return what grouping needs to know of a graph or a problem."""
     if isinstance(model, OpGraph):
         known = np.maximum(model.measured, 0)
-        work = known.max(axis=1) if model.measured.any() else np.maximum(model.flops, model.bytes_moved)
+        work = known.max(axis=1) if (known > 0).any() else np.maximum(model.flops, model.bytes_moved)
         compatible = model.measured != UNSUPPORTED if model.measured_kinds else np.ones((model.num_ops, 1), np.bool_)
         return GroupableOps(model, work.astype(np.float64), _traffic(model.measured_transfer, model.tensor_bytes), compatible,
                     float(UNLIMITED))  # fmt: skip

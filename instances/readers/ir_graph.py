@@ -3,14 +3,14 @@
 Conventions (shared with the generators): a multiply-add is 2 flops; bytes moved are the inputs, weights and
 outputs of an op; weights stay resident on the op that uses them; inputs of the model are not ops.
 
-Where a shape is unknown: an unknown dimension counts as 1; an op that has tensors of unknown rank takes the
-median cost of the ops whose shapes are known, and such tensors the median size. All of these are flagged in
-`OpGraph.unshaped`.
+Where a shape is unknown: an unknown dimension counts as 1; an op that has tensors of unknown rank moves as many bytes
+as the median op of its type (of any type, where no other has a known shape) and does no flops, for those would be another
+op's; such tensors have the median size. All of these are flagged in `OpGraph.unshaped`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from placeopt.instances.readers.model_ir import Cost
 from placeopt.model.arrays import MAX_SUM
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
-from placeopt.model.graph import OpGraph
+from placeopt.model.graph import UNKNOWN, OpGraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +31,15 @@ DEFAULT_BYTES = 2**20
 """Bytes of a tensor where no tensor of the model has a known shape."""
 
 def finish(
-    model: Model, *, fuse: bool, fold: bool, shared: str, is_identity: Callable[[Node], bool] = lambda n: n.rule == "identity"
+    model: Model,
+    *,
+    fuse: bool,
+    fold: bool,
+    shared: str,
+    is_identity: Callable[[Node], bool] = lambda n: n.rule == "identity",
+    free_views: bool = False,
 ) -> OpGraph:
-    """Check the shapes of a translated model, run the passes over it and turn it into a graph."""
+    """Check the shapes of a translated model, run the passes over it and turn it into a graph; see `to_graph`."""
     check_shapes(model)
     ir_passes.propagate_constants(model)
     if fold:
@@ -41,23 +47,26 @@ def finish(
         ir_passes.drop_dead(model)
     if fuse:
         ir_passes.fuse_affine(model)
-    return to_graph(model, shared=shared)
+    return to_graph(model, shared=shared, free_views=free_views)
 
 
-def to_graph(model: Model, *, shared: str = "colocate") -> OpGraph:
+def to_graph(model: Model, *, shared: str = "colocate", free_views: bool = False) -> OpGraph:
     """Turn a model whose constants are propagated into an OpGraph.
 
     Parameters
     ----------
     shared : "colocate": a weight matrix that several ops use is kept once, with the first, and all of them share
         a device; "copy": each op keeps a copy. Small constants (vectors, scalars) are always copied.
+    free_views : ops that only look at their source in another way (a framework's views) take no time at all, not even a
+        launch, and stay on its device.
     """
     if shared not in ("colocate", "copy"):
         raise InputError(f"option shared: expected colocate or copy, received '{shared}'")
     if not model.nodes:
         raise InputError("the model has no op that depends on an input")
     costs, unshaped = _costs(model)
-    resident, parameters, colocation = _weights(model, tie=shared == "colocate")
+    views = [free_views and node.rule == "view" for node in model.nodes]
+    resident, parameters, colocation = _weights(model, _sources(model, views), tie=shared == "colocate")
     triples, sizes, shapes = _tensors(model)
     _refuse_overflow(model, costs, resident, parameters, triples, sizes)
     names = _distinct([node.name for node in model.nodes])
@@ -73,8 +82,23 @@ def to_graph(model: Model, *, shared: str = "colocate") -> OpGraph:
         parameters=np.array(parameters, dtype=np.int64),
         colocation=np.array(colocation, dtype=np.int64),
         unshaped=np.array(unshaped, dtype=np.bool_),
+        **_no_time(views),
         shapes=tuple(shapes) if len(shapes) == len(triples) else (),
     )
+
+
+def _no_time(views: list[bool]) -> dict[str, Any]:
+    """Return the measured times of a graph in which `views` take none."""
+    if not any(views):
+        return {}
+    return {"measured_kinds": ("*",), "measured": np.where(np.array(views)[:, None], 0, UNKNOWN)}
+
+
+def _sources(model: Model, views: list[bool]) -> list[tuple[int, int]]:
+    """Return (view, op that makes what it looks at) of the views whose source is no input or constant."""
+    maker = {name: i for i, node in enumerate(model.nodes) for name in node.outputs if name}
+    firsts = ((i, model.nodes[i].inputs[0]) for i, view in enumerate(views) if view and model.nodes[i].inputs)
+    return [(i, maker[name]) for i, name in firsts if name in maker]
 
 
 def _refuse_overflow(
@@ -111,19 +135,28 @@ def _costs(model: Model) -> tuple[list[Cost], list[bool]]:
         costs.append(op_costs.cost(node, model.values) if ranked else nested)
     sound = [cost for cost, flag in zip(costs, unshaped, strict=True) if cost is not None and not flag]
     sound = sound or [cost for cost in costs if cost is not None]
-    fallback = Cost(
-        flops=_median([cost.flops for cost in sound if cost.flops], 1),
-        bytes_moved=_median([cost.bytes_moved for cost in sound if cost.bytes_moved], DEFAULT_BYTES),
-    )
-    return [fallback if cost is None else cost for cost in costs], unshaped
+    typical = _median([cost.bytes_moved for cost in sound if cost.bytes_moved], DEFAULT_BYTES)
+    alike: dict[str, list[int]] = {}
+    for node, cost, flag in zip(model.nodes, costs, unshaped, strict=True):
+        if cost is not None and not flag:
+            alike.setdefault(node.type, []).append(cost.bytes_moved)
+    return [
+        Cost(0, _median(alike.get(node.type, []), typical)) if cost is None else cost
+        for node, cost in zip(model.nodes, costs, strict=True)
+    ], unshaped
 
 
 def _median(values: list[int], default: int) -> int:
     return sorted(values)[len(values) // 2] if values else default
 
 
-def _weights(model: Model, *, tie: bool) -> tuple[list[int], list[int], list[int]]:
-    """Charge every stored constant to the ops that use it; return resident bytes, parameters and groups."""
+def _weights(
+    model: Model, together: list[tuple[int, int]], *, tie: bool
+) -> tuple[list[int], list[int], list[int]]:
+    """Charge every stored constant to the ops that use it; return resident bytes, parameters and groups.
+
+    `together` are pairs of ops that share a device anyway.
+    """
     n = len(model.nodes)
     resident, parameters = [0] * n, [0] * n
     users: dict[str, dict[int, bool]] = {}
@@ -148,6 +181,9 @@ def _weights(model: Model, *, tie: bool) -> tuple[list[int], list[int], list[int
             i = leader[i]
         return i
 
+    for i, j in together:
+        a, b = sorted((find(i), find(j)))
+        leader[b] = a
     for root, by in users.items():
         value, ops = model.values[root], list(by)
         if learned[root]:

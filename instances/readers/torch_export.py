@@ -79,7 +79,7 @@ def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpG
         if node.rule == "fill":  # arange, zeros, ...
             for key in node.outputs:
                 model.values[key].constant, model.values[key].learned = True, False
-    return finish(model, fuse=fuse, fold=fold, shared=shared)
+    return finish(model, fuse=fuse, fold=fold, shared=shared, free_views=True)
 
 
 def _translate(program: Any, name: str) -> Model:

@@ -95,7 +95,9 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
     types = ", ".join(f"{count} {name or '?'}" for name, count in list(data["op_types"].items())[:8])
     view.add_row("op types", types + (", ..." if len(data["op_types"]) > 8 else ""))
     if data["unshaped_ops"]:
-        view.add_row("unknown shapes", f"{data['unshaped_ops']} ops use a fallback cost (fix dimensions with --dim)")
+        names = [name for name, unknown in zip(graph.op_names, graph.unshaped.tolist(), strict=True) if unknown]
+        shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        view.add_row("unknown shapes", f"{len(names)} ops have guessed costs (fix dimensions with --dim): {shown}")
     view.add_row(f"on {data['cluster']}", f"{data['devices']} devices")
     view.add_row("work, critical path", f"{common.time_text(data['work'], tick)}, "
                  f"{common.time_text(data['critical_path'], tick)}")  # fmt: skip
@@ -105,7 +107,8 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
         view.add_row(
             "communication", f"{data['communication_to_computation']:.3g} x computation, each tensor sent once"
         )
-    view.add_row("memory", f"{common.bytes_text(data['resident_bytes'])} resident, "
+    kind = "weights, gradients and optimizer state" if graph.backward.any() else "weights"
+    view.add_row("memory", f"{common.bytes_text(data['resident_bytes'])} of {kind}, "
                  f"{common.bytes_text(data['resident_per_device'])} per device when spread evenly")  # fmt: skip
     for method, value in data["bounds"].items():
         view.add_row(f"bound: {method}", common.time_text(value, tick))

@@ -179,7 +179,7 @@ class JobProfile:
             from placeopt.model.cost_model import op_ticks
 
             times, where = op_ticks(graph, device)[keep], device.kind
-        elif graph.measured.shape[1]:
+        elif (graph.measured[keep] > 0).any():
             times, where = graph.measured[keep, 0], graph.measured_kinds[0]
         else:
             raise InputError(f"job type '{name}': the graph has no measured times; name a device, such as A100")
