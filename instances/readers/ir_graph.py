@@ -159,20 +159,7 @@ def _weights(
     """
     n = len(model.nodes)
     resident, parameters = [0] * n, [0] * n
-    users: dict[str, dict[int, bool]] = {}
-    learned: dict[str, bool] = {}
-    for i, node in enumerate(model.nodes):
-        weighty = node.rule in op_costs.WEIGHT_RULES
-        for position, name in enumerate(node.inputs):
-            value = model.values[name] if name else None
-            if value is None or not value.constant:
-                continue
-            root = value.root or name
-            stored = model.values[root]
-            is_weight = weighty and len(value.shape or ()) >= 2 and _is_parameter(stored, weighty)
-            users.setdefault(root, {})[i] = users.get(root, {}).get(i, False) or is_weight
-            counts = value.learned and position not in node.attrs.get("buffers", ())
-            learned[root] = learned.get(root, False) or (counts and _is_parameter(stored, weighty))
+    users, learned = _users(model)
     leader = list(range(n))
 
     def find(i: int) -> int:
@@ -181,9 +168,12 @@ def _weights(
             i = leader[i]
         return i
 
-    for i, j in together:
+    def join(i: int, j: int) -> None:
         a, b = sorted((find(i), find(j)))
         leader[b] = a
+
+    for pair in together:
+        join(*pair)
     for root, by in users.items():
         value, ops = model.values[root], list(by)
         if learned[root]:
@@ -191,8 +181,7 @@ def _weights(
         if tie and any(by.values()):
             resident[ops[0]] += value.bytes
             for i in ops[1:]:
-                a, b = sorted((find(ops[0]), find(i)))
-                leader[b] = a
+                join(ops[0], i)
         else:
             for i in ops:
                 resident[i] += value.bytes
@@ -211,6 +200,25 @@ def _weights(
     groups: dict[int, int] = {}
     colocation = [groups.setdefault(find(i), len(groups)) if size[find(i)] > 1 else -1 for i in range(n)]
     return resident, parameters, colocation
+
+
+def _users(model: Model) -> tuple[dict[str, dict[int, bool]], dict[str, bool]]:
+    """Return, per stored constant, the ops that use it (whether as a weight matrix) and whether its values are learned."""
+    users: dict[str, dict[int, bool]] = {}
+    learned: dict[str, bool] = {}
+    for i, node in enumerate(model.nodes):
+        weighty = node.rule in op_costs.WEIGHT_RULES
+        for position, name in enumerate(node.inputs):
+            value = model.values[name] if name else None
+            if value is None or not value.constant:
+                continue
+            root = value.root or name
+            stored = model.values[root]
+            is_weight = weighty and len(value.shape or ()) >= 2 and _is_parameter(stored, weighty)
+            users.setdefault(root, {})[i] = users.get(root, {}).get(i, False) or is_weight
+            counts = value.learned and position not in node.attrs.get("buffers", ())
+            learned[root] = learned.get(root, False) or (counts and _is_parameter(stored, weighty))
+    return users, learned
 
 
 def _has_bias(model: Model, node: Node) -> bool:
