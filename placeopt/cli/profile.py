@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +44,7 @@ def profile_command(
     from placeopt.instances.op_cost_file import read_costs, write_costs
     from placeopt.model.errors import ExecutionError
 
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells of its starts and ends
     graph, _ = common.load_graph(model, format=format, training=False, dim=dim)
     try:
         if trace is not None:

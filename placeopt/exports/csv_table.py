@@ -6,12 +6,9 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from placeopt.exports.job import Exported
-from placeopt.model.files import write_text
+from placeopt.exports.job import Exported, text_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from placeopt.exports.job import Job
 
 
@@ -24,8 +21,4 @@ def export(job: Job) -> Exported:
     for op, (name, device) in enumerate(zip(job.problem.op_names, job.placement.device.tolist(), strict=True)):
         writer.writerow([name, job.problem.device_names[device]] + ([] if ranks is None else [ranks[op]]))
     text = stream.getvalue()
-
-    def write(path: Path) -> None:
-        write_text(path, text)
-
-    return Exported(text, {"placement.csv": write})
+    return Exported(text, {"placement.csv": text_file(text)})

@@ -12,13 +12,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from placeopt.exports.job import Exported
+from placeopt.exports.job import Exported, text_file
 from placeopt.model.errors import InputError
-from placeopt.model.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from placeopt.exports.job import Job
     from placeopt.programs.calls import Program
@@ -32,13 +30,9 @@ def export(job: Job) -> Exported:
     table = ModuleDevices(job.program, job.home.tolist())
     found = {path: _device(job.devices[device]) for path, device in table.shortest().items()}
     text = json.dumps(found, indent=1) + "\n"
-
-    def write(path: Path) -> None:
-        write_text(path, text)
-
     moved = table.moved
     note = (f"{moved} ops between the modules run where their inputs are, not where the placement has them",) if moved else ()
-    return Exported(found, {"device_map.json": write}, note)
+    return Exported(found, {"device_map.json": text_file(text)}, note)
 
 
 def _device(name: str) -> Any:

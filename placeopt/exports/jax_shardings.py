@@ -11,15 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from placeopt.exports.device_map import ModuleDevices
-from placeopt.exports.job import Exported
-from placeopt.model.files import write_text
+from placeopt.exports.job import Exported, text_file
 from placeopt.programs.calls import Call, Program
 from placeopt.programs.onnx_program import is_onnx_program
 from placeopt.programs.torch_program import is_torch_program
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from placeopt.exports.job import Job
 
 CODE = '''\
@@ -69,11 +66,7 @@ def export(job: Job) -> Exported:
     """Return the number of the device by path of a module; the file makes shardings of them."""
     table = {path.replace(".", "/"): device for path, device in _modules(job).items()}
     text = CODE.format(devices=table)
-
-    def write(path: Path) -> None:
-        write_text(path, text)
-
-    return Exported(table, {"shardings.py": write})
+    return Exported(table, {"shardings.py": text_file(text)})
 
 
 def _modules(job: Job) -> dict[str, int]:

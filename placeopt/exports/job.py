@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.sources import load_graph
 from placeopt.model.errors import InputError
+from placeopt.model.files import write_text
 from placeopt.programs.calls import homes
 from placeopt.programs.onnx_program import is_onnx_program, onnx_program
 from placeopt.programs.torch_program import is_torch_program, torch_program
@@ -112,6 +113,15 @@ class Job:
         """Device of every call of the program, shape (num_calls,)."""
         alias = alias_of(self.model, self.graph, self.torch) if is_archive(self.model) else {}
         return homes(self.program, {alias.get(name, name): device for name, device in self.placed.items()})
+
+
+def text_file(text: str) -> Callable[[Path], None]:
+    """Return how to write a text."""
+
+    def write(path: Path) -> None:
+        write_text(path, text)
+
+    return write
 
 
 def is_archive(model: Any) -> bool:

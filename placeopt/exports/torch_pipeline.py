@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.exports.job import Exported
+from placeopt.exports.job import Exported, text_file
 from placeopt.exports.torch_source_code import saved_module
 from placeopt.io import serialize
 from placeopt.model.errors import InputError
-from placeopt.model.files import write_text
 from placeopt.model.result import Result
 from placeopt.programs.stages import cut_stages, stage_of_calls
 from placeopt.schedules.block_costs import lags
@@ -86,13 +85,8 @@ def export(job: Job) -> Exported:
                          {f"Stage{s}": stage.module for s, stage in enumerate(stages)}, extra)  # fmt: skip
     csv = "".join(",".join(row) + "\n" for row in rows)
     table = json.dumps(_manifest(job, stages, rank_of_stage, numbers, schedule), indent=1) + "\n"
-    files["schedule.csv"] = lambda path: _write(path, csv)
-    files["pipeline.json"] = lambda path: _write(path, table)
+    files |= {"schedule.csv": text_file(csv), "pipeline.json": text_file(table)}
     return Exported(stages, files, tuple(_notes(job, numbers, schedule)))
-
-
-def _write(path: Path, text: str) -> None:
-    write_text(path, text)
 
 
 def _together(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[np.int64]:

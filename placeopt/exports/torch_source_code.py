@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from placeopt.exports.job import text_file
 from placeopt.model.errors import InputError
-from placeopt.model.files import write_text
 from placeopt.programs.torch_program import attribute
 
 if TYPE_CHECKING:
@@ -93,11 +93,7 @@ def saved_module(file: str, title: str, modules: Mapping[str, Any], extra: str =
 
         torch.save(weights, path)
 
-    return {file: lambda path: _write(path, code), "weights.pt": write_weights}
-
-
-def _write(path: Path, text: str) -> None:
-    write_text(path, text)
+    return {file: text_file(code), "weights.pt": write_weights}
 
 
 def _class(name: str, module: Any) -> tuple[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
-from placeopt.programs.torch_program import attribute
+from placeopt.programs.torch_program import attribute, flat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ class _Cutter:
         self.of = dict(zip(program.nodes, stage, strict=True))
         self.nodes = [node for node in graph.nodes if node.op in ("placeholder", "call_function")]
         self.of |= {node: 0 for node in self.nodes if node.op == "placeholder"}
-        self.results = [x for x in _flat(next(node for node in graph.nodes if node.op == "output").args[0])]
+        self.results = flat(next(node for node in graph.nodes if node.op == "output").args[0])
         self.last = dict(self.of)  # last stage that needs a value
         for node in self.nodes:
             for source in node.all_input_nodes:
@@ -139,12 +139,6 @@ class _Cutter:
             if path and inside and not before and all(self.numbers[i] >= number for i in inside):
                 return path
         return ""
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return [x for item in value for x in _flat(item)]
-    return [x for item in value.values() for x in _flat(item)] if isinstance(value, dict) else [value]
 
 
 def _is_tensor(node: Any) -> bool:

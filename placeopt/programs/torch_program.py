@@ -128,6 +128,13 @@ def attribute(module: Any, path: str) -> Any:
     return found
 
 
+def flat(value: Any) -> list[Any]:
+    """Return what is nested in lists, tuples and dicts, in order."""
+    if isinstance(value, list | tuple):
+        return [x for item in value for x in flat(item)]
+    return [x for item in value.values() for x in flat(item)] if isinstance(value, dict) else [value]
+
+
 def _module_paths(module: Any, weights: tuple[str, ...]) -> tuple[str, ...]:
     if module is not None:
         return tuple(name for name, _ in module.named_modules())

@@ -15,7 +15,7 @@ import numpy as np
 
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.graph import OpGraph
-from placeopt.programs.torch_program import attribute
+from placeopt.programs.torch_program import attribute, flat
 from placeopt.runtime.measurement import Measurement, check_placement
 from placeopt.runtime.serial_runtime import worker_cluster
 from placeopt.runtime.torch_engine import Engine
@@ -128,7 +128,7 @@ class ModuleTasks:
         for node, op in self.op_of.items():
             self.nodes[op].append(node)
         output = next(node for node in program.graph_module.graph.nodes if node.op == "output")
-        self.results = _flat(output.args[0])
+        self.results = flat(output.args[0])
         self._connect(graph)
 
     def _fixed(self, index: Mapping[str, int]) -> list[Any]:
@@ -188,12 +188,6 @@ class ModuleTasks:
         """Nodes of other ops that every op reads."""
         return [list(dict.fromkeys(x for node in nodes for x in node.all_input_nodes
                                    if x in self.op_of and self.op_of[x] != op)) for op, nodes in enumerate(self.nodes)]  # fmt: skip
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple):
-        return [x for item in value for x in _flat(item)]
-    return [x for item in value.values() for x in _flat(item)] if isinstance(value, dict) else [value]
 
 
 class ModuleWork:
