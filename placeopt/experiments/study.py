@@ -270,9 +270,10 @@ def expand(study: Study) -> list[Cell]:
     if runs * len(instances) * len(clusters) * len(study.objectives) > MAX_CELLS:
         raise InputError(f"study '{study.name}': more than {MAX_CELLS} cells; split it")
     cells: dict[str, Cell] = {}
-    for instance, cluster, objective in itertools.product(instances, clusters, study.objectives):
+    objectives = study.objectives if study.kind == "placement" else [""]  # the others name their own
+    for instance, cluster, objective in itertools.product(instances, clusters, objectives):
         problem = load_cell_problem(instance, cluster, objective, study.kind, study.training, study.fields)
-        for cell in _cells_of(study, instance, cluster, objective, problem):
+        for cell in _cells_of(study, instance, cluster, problem.objective, problem):
             cells.setdefault(cell.key, cell)
     return list(cells.values())
 

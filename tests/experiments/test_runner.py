@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import placeopt as po
+from placeopt.experiments.analysis import best_known
 from placeopt.experiments.cell import pack_placement, unpack_placement
 from placeopt.experiments.report import write_report
 from placeopt.experiments.runner import run_study
@@ -248,24 +249,30 @@ def test_damaged_rows_are_one_line(tmp_path, line):
 
 
 def test_grids_of_pipelines_have_the_period_of_a_micro_batch(tmp_path):
-    """A pipeline's value is ticks per micro-batch, exact where that is a fraction."""
+    """A pipeline's value is ticks per micro-batch, exact where that is a fraction; patterns of any size are ranked by it."""
     study = study_of(
         tmp_path,
         """
         name = "grid"
         kind = "pipeline"
-        objectives = ["period"]
         instances = ["shape:V?devices=4&memory=3"]
         seconds = 60
         [[solvers]]
         name = "repetend"
-        options = {size = 3}
+        grid = {size = [1, 2, 3]}
         """,
     )
     summary = run_study(study, tmp_path, jobs=1)
     assert summary.failed == 0, summary.errors
-    (row,) = read_rows(tmp_path / "grid/runs.jsonl")
-    assert (row["value"], row["value_exact"]) == (float(Fraction(16, 3)), "16/3")
+    rows = {row["label"]: row for row in read_rows(tmp_path / "grid/runs.jsonl")}
+    assert {row["objective"] for row in rows.values()} == {"period"}
+    last = rows["repetend (size=3)"]
+    assert (last["value"], last["value_exact"]) == (float(Fraction(16, 3)), "16/3")
+    values = [rows[f"repetend (size={size})"]["value"] for size in (1, 2, 3)]
+    assert values[0] > values[2]
+    (best,) = best_known(rows.values())
+    assert (best.solver, best.objective) == ("repetend (size=3)", "period")
+    assert all(row["lower_bound"] <= row["value"] for row in rows.values())
     write_report(tmp_path / "grid", tmp_path / "report")
 
 
