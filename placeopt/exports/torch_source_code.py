@@ -75,8 +75,23 @@ def saved_module(file: str, title: str, modules: Mapping[str, Any], extra: str =
     Raises
     ------
     InputError
-        If a module holds nested graphs (control flow), which cannot be written as code.
+        When the file is written, if a module holds nested graphs (control flow), which cannot be written as code.
     """
+    weights = {name: _weights(module) for name, module in modules.items()}
+
+    def write_code(path: Path) -> None:
+        text_file(_code(title, modules) + extra)(path)
+
+    def write_weights(path: Path) -> None:
+        import torch
+
+        torch.save(weights, path)
+
+    return {file: write_code, "weights.pt": write_weights}
+
+
+def _code(title: str, modules: Mapping[str, Any]) -> str:
+    """Return the file without what follows the classes."""
     parts, needed = [], dict[str, Any]()
     for name, module in modules.items():
         text, found = _class(name, module)
@@ -85,15 +100,7 @@ def saved_module(file: str, title: str, modules: Mapping[str, Any], extra: str =
     lines = dict.fromkeys(_import(name, value) for name, value in needed.items())
     imports = "\n".join(line for line in lines if line)
     code = HEADER.format(title=title, first=next(iter(modules)), imports=imports and imports + "\n")
-    code += "\n\n" + "\n\n".join(parts) + "\n\nCLASSES = {" + ", ".join(f'"{x}": {x}' for x in modules) + "}\n" + extra
-    weights = {name: _weights(module) for name, module in modules.items()}
-
-    def write_weights(path: Path) -> None:
-        import torch
-
-        torch.save(weights, path)
-
-    return {file: text_file(code), "weights.pt": write_weights}
+    return code + "\n\n" + "\n\n".join(parts) + "\n\nCLASSES = {" + ", ".join(f'"{x}": {x}' for x in modules) + "}\n"
 
 
 def _class(name: str, module: Any) -> tuple[str, dict[str, Any]]:
@@ -151,6 +158,8 @@ def _weights(module: Any) -> dict[str, tuple[str, Any, str, bool]]:
         if node.op != "get_attr":
             continue
         value = attribute(module, node.target)
+        if not isinstance(value, torch.Tensor):
+            continue
         device = str(value.device)
         tensor = value.detach() if value.device.type in ("meta", "cpu") else value.detach().cpu()
         learned = isinstance(value, torch.nn.Parameter)

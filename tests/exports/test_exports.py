@@ -106,6 +106,63 @@ def test_transfers_stand_wherever_a_tensor_changes_device(case):
     assert not any(p.is_meta for p in case.module.parameters())  # the module itself stays as it was
 
 
+def test_control_flow_stays_whole_and_is_not_written(tmp_path):
+    """torch.cond is one op of one device; the module runs, and only its file is refused."""
+    torch = pytest.importorskip("torch")
+
+    class Choice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            y = self.first(x)
+            return 2 * torch.cond(y.sum() > 0, lambda t: self.second(t), lambda t: t - 1, (y,))
+
+    case = Case(Choice(), (torch.randn(2, 8),))
+    placement = po.Placement(np.arange(case.problem.num_ops) % 2)
+    placed = case.export(placement, "torch", devices=CPUS)
+    for sign in (1, -1):
+        x = sign * torch.ones(2, 8)
+        assert torch.equal(placed(x), case.module(x))
+    with pytest.raises(po.InputError, match="control flow"):
+        case.export(placement, "torch", devices=CPUS, out=tmp_path)
+
+
+def test_nested_arguments_and_results_are_kept(tmp_path):
+    """Keyword arguments, dicts, tuples and numbers go in and come out as in the module, also from its file."""
+    torch = pytest.importorskip("torch")
+
+    class Nested(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.norm = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)
+            self.register_buffer("shift", torch.arange(8.0))
+
+        def forward(self, x, *, mask, more):
+            y = self.norm(self.layer(x) + self.shift).masked_fill(mask, 0.0)
+            return {"sum": y + more["k"], "pair": (y, [y.sum()]), "three": 3}
+
+    given = {"mask": torch.rand(4, 8) > 0.5, "more": {"k": torch.randn(4, 8)}}
+    module, x = Nested().eval(), torch.randn(4, 8)
+    (tmp_path / "nested.py").write_text("made = None\ndef make():\n    return made\n")
+    source = f"torch:{tmp_path}/nested.py:make"
+    from placeopt.instances import torch_source
+
+    torch_source._import_file(source, str(tmp_path / "nested.py")).made = (module, (x,), given)
+    problem = po.load(source, cluster="2xA100")
+    placement = po.Placement(np.arange(problem.num_ops) % 2)
+    placed = export(problem, placement, "torch", model=source, devices=CPUS, out=tmp_path)
+    written = importlib.util.spec_from_file_location("placed", tmp_path / "placed.py")
+    code = importlib.util.module_from_spec(written)
+    written.loader.exec_module(code)
+    expected = module(x, **given)
+    for found in (placed(x, **given), code.load()(x, **given)):
+        assert found["three"] == 3
+        assert torch.equal(found["sum"], expected["sum"])
+        assert torch.equal(found["pair"][1][0], expected["pair"][1][0])
+
+
 def test_the_written_module_needs_torch_only(small, tmp_path):
     """placed.py and weights.pt run in a process that cannot import placeopt."""
     import torch
