@@ -45,13 +45,24 @@ _EXPORTS = {
     "placement_violations": "makespan.judge",
     "schedule_violations": "makespan.judge",
     "bound": "solving.bound",
+    "Certificate": "certify.certificate",
     "verify": "certify.verify",
+    "recheck": "certify.verify",
     "export": "exports.export",
     "load": "api",
     "solve": "api",
     "make_cluster": "instances.clusters",
     "read_graph": "instances.readers",
     "generate": "instances.generators",
+    "PipelineProblem": "schedules.problem",
+    "PipelineSchedule": "schedules.solution",
+    "JobStreamProblem": "streams.problem",
+    "Episode": "streams.simulator",
+    "ShardingProblem": "sharding.problem",
+    "ShardingSolution": "sharding.problem",
+    "TrainingPlan": "plans.plan",
+    "InfeasibleProblemError": "model.errors",
+    "MissingExtraError": "model.errors",
     "load_pipeline": "schedules.sources",
     "load_stream": "streams",
     "plan": "planning",
@@ -64,7 +75,8 @@ __all__ = ["__version__", *_EXPORTS, *_MODULES, *_ALIASES]
 if TYPE_CHECKING:
     from placeopt import experiments, instances, plotting, schedules, solvers, streams
     from placeopt.api import load, solve
-    from placeopt.certify.verify import verify
+    from placeopt.certify.certificate import Certificate
+    from placeopt.certify.verify import recheck, verify
     from placeopt.exports.export import export
     from placeopt.instances.clusters import make_cluster
     from placeopt.instances.generators import generate
@@ -74,7 +86,14 @@ if TYPE_CHECKING:
     from placeopt.makespan.judge import placement_violations, schedule_violations
     from placeopt.model.budget import Budget
     from placeopt.model.cluster import Cluster, Device, Link
-    from placeopt.model.errors import InfeasiblePlacementError, InputError, Refused, SolverError
+    from placeopt.model.errors import (
+        InfeasiblePlacementError,
+        InfeasibleProblemError,
+        InputError,
+        MissingExtraError,
+        Refused,
+        SolverError,
+    )
     from placeopt.model.graph import OpGraph
     from placeopt.model.objective import Objective, register_objective
     from placeopt.model.placement import Placement
@@ -82,7 +101,11 @@ if TYPE_CHECKING:
     from placeopt.model.result import Result, TracePoint
     from placeopt.model.schedule import Schedule
     from placeopt.planning import plan
+    from placeopt.plans.plan import TrainingPlan
+    from placeopt.schedules.problem import PipelineProblem
+    from placeopt.schedules.solution import PipelineSchedule
     from placeopt.schedules.sources import load_pipeline
+    from placeopt.sharding.problem import ShardingProblem, ShardingSolution
     from placeopt.solving.base import SearchSolver
     from placeopt.solving.bound import bound
     from placeopt.solving.options import option
@@ -90,6 +113,8 @@ if TYPE_CHECKING:
     from placeopt.solving.run import run
     from placeopt.solving.solver import Solver
     from placeopt.streams import load_stream
+    from placeopt.streams.problem import JobStreamProblem
+    from placeopt.streams.simulator import Episode
 
 
 def __getattr__(name: str) -> Any:

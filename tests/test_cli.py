@@ -424,3 +424,19 @@ def test_import_is_light():
     assert done.stdout.strip() == "[]"
 
 
+
+
+def test_every_public_name_is_there():
+    """What `placeopt` lists can be imported from it."""
+    import placeopt
+
+    assert [name for name in placeopt.__all__ if not hasattr(placeopt, name)] == []
+    assert {"load", "solve", "verify", "bound", "plan", "Certificate", "ShardingProblem"} <= set(dir(placeopt))
+
+
+def test_generators_are_listed_and_explained(capsys):
+    """`generators` lists what can be generated, one of them with its options; a wrong name has a suggestion."""
+    names = {row["name"] for row in run_json(capsys, "generators")["generators"]}
+    assert {"llama", "resnet50", "planted"} <= names
+    (row,) = run_json(capsys, "generators", "gen:llama")["generators"]
+    assert row["options"]["layers"] == 32

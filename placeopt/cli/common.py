@@ -22,9 +22,36 @@ if TYPE_CHECKING:
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
 
-Source = Annotated[str, typer.Argument(help="File, onnx:NAME, torch:FILE.py:NAME or gen:NAME?key=value.", show_default=False)]
+def cluster_completions(incomplete: str) -> list[str]:
+    """Return the clusters that begin as typed."""
+    from placeopt.instances.clusters import cluster_names
+
+    return [name for name in cluster_names() if name.startswith(incomplete)]
+
+
+def solver_completions(incomplete: str) -> list[str]:
+    """Return the solvers that begin as typed; the last of several separated by commas."""
+    from placeopt.solving.registry import specs
+
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in specs() if name.startswith(last)]
+
+
+def source_completions(incomplete: str) -> list[str]:
+    """Return the generators that begin as typed; files are left to the shell."""
+    from placeopt.instances.generators import generator_names
+
+    return [name for name in (f"gen:{known}" for known in generator_names()) if name.startswith(incomplete)]
+
+
+Source = Annotated[str, typer.Argument(
+    help="File, onnx:NAME, torch:FILE.py:NAME or gen:NAME?key=value.", show_default=False, autocompletion=source_completions,
+)]  # fmt: skip
 ClusterOption = Annotated[
-    str | None, typer.Option("--cluster", "-c", help="4xA100, cpu+gpu, uniform:4, FILE.toml; see 'placeopt clusters'.")
+    str | None, typer.Option(
+        "--cluster", "-c", help="4xA100, cpu+gpu, uniform:4, FILE.toml; see 'placeopt clusters'.",
+        autocompletion=cluster_completions,
+    ),
 ]
 Format = Annotated[str | None, typer.Option("--format", help="Reader to use instead of the detected one.")]
 Dim = Annotated[list[str] | None, typer.Option("--dim", help="Fix a symbolic ONNX dimension: NAME=VALUE. Repeatable.")]
@@ -81,7 +108,7 @@ def console() -> Console:
     """Return a console for people: plain text, and as wide as needed, when it is not a terminal."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False)
+    return Console(width=None if sys.stdout.isatty() else 140, highlight=False, soft_wrap=False, emoji=False)
 
 
 @contextmanager

@@ -120,3 +120,32 @@ def clusters_command(
         "('placeopt clusters --example' prints one), each with "
         "?contention=none|pair|source|host|hardware&precision=fp32|tf32|fp16&memory=GIB&efficiency=FRACTION"
     )
+
+
+def generators_command(
+    name: Annotated[str | None, typer.Argument(help="Generator to explain: its options and their defaults.")] = None,
+    json: common.Json = False,
+) -> None:
+    """List the workloads that can be generated, or explain one. Example: `placeopt generators llama`."""
+    from placeopt.instances.generators import generator_help, generator_names
+
+    names = (name.removeprefix("gen:"),) if name is not None else generator_names()
+    found = {known: generator_help(known) for known in names}
+    if json:
+        common.print_json({"generators": [{"name": key, "summary": s, "options": o} for key, (s, o) in found.items()]})
+        return
+    from rich.table import Table
+
+    if name is not None:
+        ((summary, options),) = found.values()
+        common.console().print(f"gen:{names[0]}: {summary}", markup=False)
+        view = Table("option", "default", box=None, pad_edge=False)
+        for key, value in options.items():
+            view.add_row(key, str(value))
+    else:
+        view = Table("generator", "what it builds", box=None, pad_edge=False)
+        for key, (summary, _) in found.items():
+            view.add_row(f"gen:{key}", summary)
+    common.console().print(view)
+    if name is None:
+        common.console().print("\nOptions follow a question mark: gen:llama?layers=4&training=1; name a generator to see its own.")

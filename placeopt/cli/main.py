@@ -41,6 +41,7 @@ COMMANDS = (
     ("solvers", "placeopt.cli.lists", "solvers_command"),
     ("clusters", "placeopt.cli.lists", "clusters_command"),
     ("shapes", "placeopt.cli.schedule", "shapes_command"),
+    ("generators", "placeopt.cli.lists", "generators_command"),
     ("plan", "placeopt.cli.plan", "plan_command"),
     ("warm-up", "placeopt.cli.warm_up", "warm_up_command"),
 )

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def solve_command(
     options: ProblemOptions,
     solver: Annotated[
-        list[str] | None, typer.Option("--solver", "-s", help="Solver to run; repeatable or separated by commas.")
+        list[str] | None, typer.Option(
+            "--solver", "-s", help="Solver to run; repeatable or separated by commas.", autocompletion=common.solver_completions,
+        ),
     ] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", "-t", min=0, help="Time limit of each search.")] = None,
     evaluations: Annotated[int | None, typer.Option("--evaluations", min=1, help="Evaluations of each search.")] = None,
