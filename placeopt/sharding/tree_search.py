@@ -50,6 +50,11 @@ class TreeSearch:
         self._rates = dict.fromkeys(TREE_SIZES, 1000.0)
         self.restart(choice)
 
+    @property
+    def cycles(self) -> int:
+        """Times that all sizes and scales have gone by."""
+        return self._turn // (len(TREE_SIZES) * len(SCALES))
+
     def restart(self, choice: Ints) -> None:
         """Go on from another choice."""
         self.board = board_of(self.compact, choice, max(TREE_SIZES))

@@ -37,6 +37,9 @@ FINISH_PAIRS = 30_000
 GUESS = 4
 """The best cost is guessed to be at most this multiple of a choice's costs that are not all but forbidden."""
 
+TRIAL_GAIN, TRIAL_CYCLES = 0.05, 2
+"""A trial from better prices starts after this part of the gap has been closed, and takes so many cycles of moves."""
+
 TURN_STEPS, TURN_MOVES = 10, 500
 """Steps and moves of a turn without a time limit."""
 
@@ -60,6 +63,7 @@ class TwoSided:
         self.search: TreeSearch | None = None
         self._forbidden = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)  # where draft_of clamps
         self.certify_seconds = 0.0
+        self._trial_bound, self._trial_end = 0.0, 0
         self._rest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
         self._tried = np.inf
         if self.trivial:
@@ -111,10 +115,24 @@ class TwoSided:
         if self.search is None:
             return
         self.search.prices = prices_of_nodes(self.compact, self.dual.prices)
-        choice = self._decoded()
-        if self.search.cost_of(choice) < self.search.cost_of(self.search.board.choice):
-            self.search.restart(choice)
+        self._choose(self.search, self._decoded())
         self._aim(self.search.board.choice)
+
+    def _choose(self, search: TreeSearch, decoded: Ints) -> None:
+        """Let the search go on from where it is, from a choice decoded with better prices, or from its best.
+
+        Better prices lead elsewhere: once the bound has closed a part of the gap, the search tries from there, for some
+        rounds, though the choice costs more at first.
+        """
+        now, known = search.cost_of(search.board.choice), search.best_cost
+        closed = self.dual.bound - self._trial_bound > TRIAL_GAIN * (known - self._trial_bound)
+        if search.cost_of(decoded) < now:
+            search.restart(decoded)
+        elif search.cycles >= self._trial_end and now > known:
+            search.restart(search.best)
+        elif search.cycles >= self._trial_end and closed:
+            self._trial_bound, self._trial_end = self.dual.bound, search.cycles + TRIAL_CYCLES
+            search.restart(decoded)
 
     def _aim(self, choice: Ints) -> None:
         """Aim the bound at the best cost, or at a guess: what a choice costs without what is all but forbidden."""
