@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from placeopt.model.compiled import entry
+from placeopt.model.heaps import pop, push
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
+
+
+BOTTOM = np.int64(0)
+"""Where a heap begins in its array."""
 
 
 @entry
@@ -120,20 +124,23 @@ def optimistic_cost(graph: GraphArrays, costs: CostArrays, delay: Floats) -> Flo
 def priority_list(graph: GraphArrays, position: Ints) -> Ints:
     """Order ops topologically, always taking the ready op with the smallest `position`."""
     n = len(position)
-    waiting = np.empty(n, np.int64)
-    result = np.empty(n, np.int64)
-    ready = [(np.int64(0), np.int64(0))]
-    ready.clear()
+    waiting, result = np.empty(n, np.int64), np.empty(n, np.int64)
+    place, ready = np.empty(n, np.int64), np.empty(n, np.int64)
+    size = np.int64(0)
     for op in range(n):
         waiting[op] = graph.predecessors.pointer[op + 1] - graph.predecessors.pointer[op]
         if waiting[op] == 0:
-            heapq.heappush(ready, (position[op], np.int64(op)))
+            push(place, ready, BOTTOM, size, position[op], op)
+            size += 1
     for step in range(n):
-        op = heapq.heappop(ready)[1]
+        op = ready[0]
+        pop(place, ready, BOTTOM, size)
+        size -= 1
         result[step] = op
         for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
             child = graph.successors.op[e]
             waiting[child] -= 1
             if waiting[child] == 0:
-                heapq.heappush(ready, (position[child], child))
+                push(place, ready, BOTTOM, size, position[child], child)
+                size += 1
     return result

@@ -8,13 +8,13 @@ See `insertion_kernels` for the model that all list schedulers follow.
 
 from __future__ import annotations
 
-import heapq
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from placeopt.model.compiled import entry, inlined, inner, uncounted
-from placeopt.solvers.heuristics.insertion_kernels import FAR, ListSchedule
+from placeopt.model.heaps import pop, push
+from placeopt.solvers.heuristics.insertion_kernels import FAR, NONE, ListSchedule
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from placeopt.model.units import Units
 
     Ints = NDArray[np.int64]
+
+BOTTOM = np.int64(0)
+"""Where a heap begins in its array."""
 
 # --- shared by the schedulers ----------------------------------------------------------------------------
 
@@ -80,92 +83,131 @@ def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: 
 # --- list scheduling by time (ETF, m-ETF) ------------------------------------------------------------------
 
 
-@inner
-def _earliest_pair(
-    units: Units, home: Ints, free: Ints, unscheduled: Any, open_at: Ints, pending: Any, available: Any
-) -> tuple[int, int, int]:
+class Waiting(NamedTuple):
+    """Ready ops of each device in two heaps: those whose data is still to come by (time, position), the others by position."""
+
+    later: Ints  # (num_devices,) number of entries
+    later_time: Ints  # (num_devices, num_ops)
+    later_place: Ints  # (num_devices, num_ops) position
+    now: Ints  # (num_devices,) number of entries
+    now_place: Ints  # (num_devices, num_ops) position
+    now_op: Ints  # (num_devices, num_ops)
+
+
+class TimeSchedule(NamedTuple):
+    """A schedule that grows by time."""
+
+    device: Ints  # (num_ops,) -1 while not scheduled
+    start: Ints  # (num_ops,)
+    finish: Ints  # (num_ops,)
+    home: Ints  # (num_units,) device of each unit, -1 while open
+    free: Ints  # (num_devices,) bytes left
+    open_at: Ints  # (num_devices,) end of the last op
+    missing: Ints  # (num_ops,) producers not scheduled yet
+    waiting: Waiting
+
+
+@uncounted
+def _earliest_pair(units: Units, order: Ints, s: TimeSchedule) -> tuple[int, int, int]:
     """Return (op, device, start) of the earliest start, ties by list position, then device; op -1 for none.
 
-    `pending[device]` holds (data ready, position, op) not before the device is open, `available[device]`
-    (position, op) whose data is there; entries of scheduled ops and of ops that no longer fit are dropped here.
+    Entries of scheduled ops and of ops that no longer fit are dropped here; `order` has the op of each position.
     """
-    best_op, best_device, best_start, best_position = -1, -1, np.int64(FAR), np.int64(FAR)
-    for device in range(len(open_at)):
-        later, now = pending[device], available[device]
-        while len(later) > 0 and later[0][0] <= open_at[device]:
-            entry = heapq.heappop(later)
-            heapq.heappush(now, (entry[1], entry[2]))
-        while len(now) > 0 and not (
-            unscheduled[now[0][1]] and _fits(units, home, free, units.unit[now[0][1]], device)
-        ):
-            heapq.heappop(now)
-        if len(now) > 0:
-            position, op = now[0]
-            begin = open_at[device]
-        else:
-            while len(later) > 0 and not (
-                unscheduled[later[0][2]] and _fits(units, home, free, units.unit[later[0][2]], device)
-            ):
-                heapq.heappop(later)
-            if len(later) == 0:
+    w = s.waiting
+    best_op, best_device, best_start, best_position = NONE, NONE, np.int64(FAR), np.int64(FAR)
+    for device in range(len(s.open_at)):
+        while w.later[device] > 0 and w.later_time[device, 0] <= s.open_at[device]:
+            place = w.later_place[device, 0]
+            pop(w.later_time[device], w.later_place[device], BOTTOM, w.later[device])
+            w.later[device] -= 1
+            push(w.now_place[device], w.now_op[device], BOTTOM, w.now[device], place, order[place])
+            w.now[device] += 1
+        while w.now[device] > 0 and not _may_start(units, s, w.now_op[device, 0], device):
+            pop(w.now_place[device], w.now_op[device], BOTTOM, w.now[device])
+            w.now[device] -= 1
+        begin, position = s.open_at[device], w.now_place[device, 0]
+        if w.now[device] == 0:
+            while w.later[device] > 0 and not _may_start(units, s, order[w.later_place[device, 0]], device):
+                pop(w.later_time[device], w.later_place[device], BOTTOM, w.later[device])
+                w.later[device] -= 1
+            if w.later[device] == 0:
                 continue
-            begin, position, op = later[0]
+            begin, position = w.later_time[device, 0], w.later_place[device, 0]
         if begin < best_start or (begin == best_start and position < best_position):
-            best_op, best_device, best_start, best_position = op, device, begin, position
+            best_op, best_device, best_start, best_position = order[position], device, begin, position
     return best_op, best_device, best_start
+
+
+@inlined
+def _may_start(units: Units, s: TimeSchedule, op: int, device: int) -> bool:
+    """Whether an op is still to be scheduled and fits on the device."""
+    return bool(s.device[op] < 0 and _fits(units, s.home, s.free, units.unit[op], device))
+
+
+@uncounted
+def _await(graph: GraphArrays, costs: CostArrays, position: Ints, s: TimeSchedule, op: int) -> None:
+    """Put an op whose producers are all scheduled into the heaps of the devices that can run it."""
+    for device in range(len(s.open_at)):
+        if costs.compute[op, device] >= 0:
+            w = s.waiting
+            arrival = _data_ready(graph, costs, s.device, s.finish, op, device)
+            push(w.later_time[device], w.later_place[device], BOTTOM, w.later[device], arrival, position[op])
+            w.later[device] += 1
+
+
+@uncounted
+def _schedule_ops_by_time(
+    graph: GraphArrays, costs: CostArrays, units: Units, position: Ints, order: Ints, s: TimeSchedule
+) -> bool:
+    """Schedule all ops; return whether a unit found no device with space."""
+    overflow = False
+    for op in range(len(position)):
+        if s.missing[op] == 0:
+            _await(graph, costs, position, s, op)
+    for _ in range(len(position)):
+        op, device, begin = _earliest_pair(units, order, s)
+        if op < 0:  # every ready op found its devices full: take the first one all the same
+            overflow = True
+            for candidate in order:
+                if s.missing[candidate] == 0 and s.device[candidate] < 0:
+                    op = candidate
+                    break
+            device = _roomiest(units, s.free, units.unit[op])
+            begin = max(s.open_at[device], _data_ready(graph, costs, s.device, s.finish, op, device))
+        _settle(units, s.home, s.free, units.unit[op], device)
+        s.device[op], s.start[op], s.finish[op] = device, begin, begin + costs.compute[op, device]
+        s.open_at[device] = s.finish[op]
+        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
+            child = graph.successors.op[e]
+            s.missing[child] -= 1
+            if s.missing[child] == 0:
+                _await(graph, costs, position, s, child)
+    return overflow
 
 
 @entry
 def schedule_by_time(graph: GraphArrays, costs: CostArrays, units: Units, position: Ints, pinned: Ints) -> ListSchedule:
     """Earliest task first: of all ready ops and devices start the pair that can start earliest.
 
-    Ties go to the smallest `position`, then to the lowest device. Data-ready times are fixed once all
-    producers are scheduled, so each device keeps its ready ops in two heaps: O(n k log n) instead of the
+    Ties go to the smallest `position`, a permutation, then to the lowest device. Data-ready times are fixed once
+    all producers are scheduled, so each device keeps its ready ops in two heaps: O(n k log n) instead of the
     textbook scan of all ready ops and devices at every step.
     """
     n, k = costs.compute.shape
-    device_of = np.full(n, -1, np.int64)
-    start, finish = np.zeros(n, np.int64), np.zeros(n, np.int64)
     home, free = _reserve(units, pinned)
-    waiting = graph.predecessors.pointer[1:] - graph.predecessors.pointer[:-1]
-    open_at = np.zeros(k, np.int64)
-    unscheduled = np.ones(n, np.bool_)
-    pending = [[(np.int64(0), np.int64(0), np.int64(0))] for _ in range(k)]
-    available = [[(np.int64(0), np.int64(0))] for _ in range(k)]
-    for device in range(k):
-        pending[device].clear()
-        available[device].clear()
-    ready = np.zeros(n, np.bool_)
+    order, missing = np.empty(n, np.int64), np.empty(n, np.int64)
     for op in range(n):
-        if waiting[op] == 0:
-            ready[op] = True
-            for device in range(k):
-                if costs.compute[op, device] >= 0:
-                    heapq.heappush(pending[device], (np.int64(0), position[op], np.int64(op)))
-    overflow = False
-    for _ in range(n):
-        op, device, begin = _earliest_pair(units, home, free, unscheduled, open_at, pending, available)
-        if op < 0:  # every ready op found its devices full: take the first one all the same
-            overflow = True
-            for candidate in range(n):
-                if ready[candidate] and unscheduled[candidate] and (op < 0 or position[candidate] < position[op]):
-                    op = candidate
-            device = _roomiest(units, free, units.unit[op])
-            begin = max(open_at[device], _data_ready(graph, costs, device_of, finish, op, device))
-        _settle(units, home, free, units.unit[op], device)
-        device_of[op], start[op], finish[op] = device, begin, begin + costs.compute[op, device]
-        open_at[device] = finish[op]
-        unscheduled[op] = False
-        for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
-            child = graph.successors.op[e]
-            waiting[child] -= 1
-            if waiting[child] == 0:
-                ready[child] = True
-                for there in range(k):
-                    if costs.compute[child, there] >= 0:
-                        arrival = _data_ready(graph, costs, device_of, finish, child, there)
-                        heapq.heappush(pending[there], (arrival, position[child], child))
-    return ListSchedule(device_of, start, finish, overflow)
+        order[position[op]] = op
+        missing[op] = graph.predecessors.pointer[op + 1] - graph.predecessors.pointer[op]
+    waiting = Waiting(
+        np.zeros(k, np.int64), np.empty((k, n), np.int64), np.empty((k, n), np.int64),
+        np.zeros(k, np.int64), np.empty((k, n), np.int64), np.empty((k, n), np.int64),
+    )  # fmt: skip
+    s = TimeSchedule(
+        np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), home, free, np.zeros(k, np.int64), missing, waiting
+    )
+    overflow = _schedule_ops_by_time(graph, costs, units, position, order, s)
+    return ListSchedule(s.device, s.start, s.finish, overflow)
 
 
 class Favourites(NamedTuple):
