@@ -42,7 +42,8 @@ def plan_problem(
 
     Parameters
     ----------
-    model : a graph or its source (see `placeopt.load`); with `costs` the name of a model in that folder.
+    model : a graph of one sample, or its source (see `placeopt.load`; generators are given batch=1); with `costs` the
+        name of a model in that folder.
     cluster : a cluster or its name; with `costs` devices as `32xA100-40+96xV100-16` (see `parse_pools`).
     batch : samples of a step.
     costs : folder with layer_times.json, layer_sizes.json and network.json; without it times come from a roofline.
@@ -58,7 +59,7 @@ def plan_problem(
         raise InputError(f"formula: expected one of {', '.join(FORMULAS)}, received '{formula}'")
     found: StepCosts
     if costs is None:
-        graph, own = load_graph(model)
+        graph, own = load_graph(_one_sample(model))
         if isinstance(cluster, tuple):
             raise InputError("cluster: expected the name of a cluster; devices by pools need costs")
         sizes = tuple(size for size in SIZES if size <= batch)
@@ -73,6 +74,18 @@ def plan_problem(
             found = PredictedStepCosts(table.monotone(), read_network(path))
         name = f"{model} on {' + '.join(f'{pool.count} {pool.kind}' for pool in pools)}"
     return StepPlanProblem(found, pools, batch, recompute=recompute and formula == "predicted", mixed=mixed, name=name)
+
+
+def _one_sample(model: Any) -> Any:
+    """Return the source of a generated graph with a batch of one sample; other sources are what they are."""
+    if not isinstance(model, str) or not model.startswith("gen:") or "batch=" in model:
+        return model
+    single = f"{model}{'&' if '?' in model else '?'}batch=1"
+    try:
+        load_graph(single)
+    except InputError:  # a generator without a batch
+        return model
+    return single
 
 
 def plan(

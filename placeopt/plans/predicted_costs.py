@@ -54,9 +54,9 @@ class Constants:
 
     largest_rate: float = 12e9
     exposed: float = 0.6
-    base_bytes: float = 3.5e9
-    state_bytes: float = 28.0
-    overhead: float = 1.15
+    base_bytes: float = 2.5e9
+    state_bytes: float = 32.0
+    overhead: float = 1.2
     loss: float = 0.0
     source: str = (
         f"fitted on the step times of {', '.join(FITTED_ON)} and the memory of {', '.join(MEMORY_FITTED_ON)}"

@@ -1,7 +1,7 @@
 """Layer tables by roofline: from a model's graph and a cluster, where nothing was measured.
 
-Ops that share a layer path, cut to two levels, form a layer; layers that an edge runs back between are joined, so that
-they form a chain. On t devices every op is split evenly, and the layer's output is summed twice per pass by a ring over
+Ops that share a layer path, cut behind its first number, form a layer; layers on a circle are joined, and all are put into
+a topological order. On t devices every op is split evenly, and the layer's output is summed twice per pass by a ring over
 the links inside a host. The backward pass takes twice the forward pass; an optimizer step reads and writes 28 bytes per
 parameter (weights, gradients, two moments).
 """
@@ -37,25 +37,42 @@ ROOFLINE = Constants(
 )  # fmt: skip
 
 
-def chain_of_layers(graph: OpGraph, depth: int = LAYER_DEPTH) -> NDArray[np.int64]:
+def chain_of_layers(graph: OpGraph) -> NDArray[np.int64]:
     """Return the layer of every op, numbered so that no edge runs back; shape (num_ops,)."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    paths = [_layer_path(path) for path in graph.layer] if graph.layer else [""] * graph.num_ops
     rank = np.empty(graph.num_ops, dtype=np.int64)
     rank[graph.topological_order] = np.arange(graph.num_ops)
-    paths = ["/".join(path.split("/")[:depth]) for path in graph.layer] if graph.layer else [""] * graph.num_ops
     if len(set(paths)) < 2:  # no layers are named: equal shares of the ops along the order
         return rank * min(MAX_LAYERS, graph.num_ops) // graph.num_ops
-    first: dict[str, int] = {}
-    for op in graph.topological_order.tolist():
-        first.setdefault(paths[op], len(first))
-    layer = np.array([first[path] for path in paths])
+    number = {path: i for i, path in enumerate(dict.fromkeys(paths))}
+    layer = np.array([number[path] for path in paths])
     source, target = graph.producer[graph.edge_tensor], graph.consumer
-    while True:
-        back = layer[source] > layer[target]
-        if not back.any():
-            return np.unique(layer, return_inverse=True)[1].astype(np.int64)
-        e = int(back.argmax())
-        low, high = int(layer[target[e]]), int(layer[source[e]])
-        layer[(layer >= low) & (layer <= high)] = low
+    edges = csr_matrix((np.ones(len(source)), (layer[source], layer[target])), shape=(len(number),) * 2)
+    count, joined = connected_components(edges, directed=True, connection="strong")
+    layer = joined[layer]
+    first = np.full(count, graph.num_ops)
+    np.minimum.at(first, layer, rank)
+    before: list[set[int]] = [set() for _ in range(count)]
+    for u, v in zip(layer[source].tolist(), layer[target].tolist(), strict=True):
+        if u != v:
+            before[v].add(u)
+    place = np.full(count, -1)
+    for position in range(count):  # the earliest layer whose predecessors are all placed
+        ready = [v for v in range(count) if place[v] < 0 and all(place[u] >= 0 for u in before[v])]
+        place[min(ready, key=lambda v: int(first[v]))] = position
+    return place[layer].astype(np.int64)
+
+
+def _layer_path(path: str) -> str:
+    """Cut a path behind its first number, which counts layers, or to two levels."""
+    parts = path.split("/")
+    for i, part in enumerate(parts):
+        if part.isdigit():
+            return "/".join(parts[: i + 1])
+    return "/".join(parts[:LAYER_DEPTH])
 
 
 def roofline_costs(

@@ -28,10 +28,16 @@ PRICE_STEPS = 16
 
 
 class BatchWork(NamedTuple):
-    """Work of one micro-batch: least device-ticks (kinds, L) and least ticks (L,) of each layer; NEVER: impossible."""
+    """Work of one micro-batch.
 
-    device_ticks: NDArray[np.int64]
+    Attributes
+    ----------
+    fastest : least ticks of each layer, NEVER: impossible; shape (L,).
+    priced : per choice of prices, the least priced device-ticks of all layers and the priced devices.
+    """
+
     fastest: NDArray[np.int64]
+    priced: tuple[tuple[int, int], ...]
 
 
 def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
@@ -45,21 +51,21 @@ def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
             if ticks is not None and tensor <= pool.count:
                 device_ticks[k] = np.minimum(device_ticks[k], ticks * tensor)
                 fastest = np.minimum(fastest, ticks)
-    return BatchWork(device_ticks, fastest)
+    priced = []
+    for prices in _prices(len(problem.pools)):
+        usable = device_ticks < NEVER
+        least = np.where(usable, np.where(usable, device_ticks, 0) * prices[:, None], NEVER).min(axis=0)
+        supply = int(sum(price * pool.count for price, pool in zip(prices.tolist(), problem.pools, strict=True)))
+        if supply and (least < NEVER).all():
+            priced.append((int(least.sum()), supply))
+    return BatchWork(fastest, tuple(priced))
 
 
-def least_period(problem: StepPlanProblem, work: BatchWork, data: int) -> int:
+def least_period(work: BatchWork, data: int) -> int:
     """Return a lower bound on the longest period of any plan with a data degree, NEVER if there is none."""
     if (work.fastest >= NEVER).any():
         return NEVER
-    best = 0
-    for prices in _prices(len(problem.pools)):
-        usable = work.device_ticks < NEVER
-        priced = np.where(usable, work.device_ticks * prices[:, None], NEVER).min(axis=0)
-        supply = int(sum(price * pool.count for price, pool in zip(prices.tolist(), problem.pools, strict=True)))
-        if supply:
-            best = max(best, -(-data * int(priced.sum()) // supply))
-    return best
+    return max((-(-data * ticks // supply) for ticks, supply in work.priced), default=0)
 
 
 def _prices(kinds: int) -> list[NDArray[np.int64]]:
@@ -72,7 +78,7 @@ def _prices(kinds: int) -> list[NDArray[np.int64]]:
 
 def area_of(problem: StepPlanProblem, work: BatchWork, micro_batch: int, data: int) -> int:
     """Return the area bound of one micro-batch and data degree."""
-    period = least_period(problem, work, data)
+    period = least_period(work, data)
     if period >= NEVER:
         return NEVER
     return (problem.rounds(micro_batch, data) - 1) * period + max(period, int(work.fastest.sum()))

@@ -201,6 +201,12 @@ class DegreeTables:
             least[last] = min(2**60, (least[:last] + fastest[:last, last]).min())
         return least
 
+    @cached_property
+    def most_period(self) -> int:
+        """A period that no stage exceeds."""
+        arrays = self.arrays
+        return int(arrays.compute.max() + arrays.before.max(initial=0) + arrays.behind.max(initial=0))
+
     def least_period(self, low: int) -> int:
         """Return a bound on the longest period, at least `low`, that knows stages and memory; NEVER: nothing fits."""
         high = int(self.spans[0].max(initial=0))

@@ -25,7 +25,7 @@ import numpy as np
 from placeopt.model.errors import Refused
 from placeopt.model.interruptible import call_interruptibly
 from placeopt.plans.step_bounds import NEVER, batch_work, least_period
-from placeopt.plans.step_price import step_price
+from placeopt.plans.step_price import StepPrice, step_price
 from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables
 from placeopt.solvers.planning.step_search import CLOSING, FILL, StepArrays, least_stage_period, search_period
 from placeopt.solving.base import SearchSolver
@@ -43,6 +43,12 @@ METHOD = "stages"
 
 NEAR = 1e-3
 """Relative width of the periods that are left below which they are met one by one instead of halved."""
+
+DIVES = 12
+"""Micro-batches and data degrees in which a first plan is looked for."""
+
+GUESS = 4
+"""A first plan is looked for up to this part (1 / GUESS) above the bound on its period."""
 
 
 @dataclass(frozen=True, order=True)
@@ -82,6 +88,7 @@ class StepPlanner(SearchSolver):
         if len(problem.pools) > 2:
             raise Refused(f"solver '{self.name}' takes devices of one or two kinds, received {len(problem.pools)}")
         front = _Front(problem, tracker)
+        front.dive()
         while front.ranges:
             lowest = front.ranges[0].bound
             goal = front.goal
@@ -107,7 +114,7 @@ class _Front:
         for size in problem.micro_batches:
             work = batch_work(problem, size)
             for data in problem.data_degrees:
-                least = least_period(problem, work, data)
+                least = least_period(work, data)
                 if least < NEVER:
                     rest = max(least, int(work.fastest.sum()))
                     self._push(_Range(0, size, data, least, NEVER, rest, 0))
@@ -125,12 +132,7 @@ class _Front:
 
     def open(self, part: _Range) -> None:
         """Bound a range better, or split it."""
-        key = part.micro_batch, part.data
-        if key not in self.tables:
-            if part.micro_batch not in self.batches:
-                self.batches[part.micro_batch] = BatchTables(self.problem, part.micro_batch, self.sync)
-            self.tables[key] = DegreeTables(self.batches[part.micro_batch], part.data)
-        tables = self.tables[key]
+        tables = self._tables(part)
         if part.depth == 0:
             if tables.possible:
                 least = tables.least_period(part.least)
@@ -141,8 +143,45 @@ class _Front:
         else:
             self._split(tables, part)
 
+    def dive(self) -> None:
+        """Look for a first plan where the degree divides all devices, least bounds first, not far above their bounds."""
+        found = []
+        for part in self.ranges:
+            if self.tracker.stop():
+                return
+            if all(pool.count % part.data == 0 for pool in self.problem.pools):
+                tables = self._tables(part)
+                least = tables.least_period(part.least) if tables.possible else NEVER
+                if least < NEVER:
+                    bound = (tables.rounds - 1) * least + int(tables.least_fill[-1])
+                    found.append((bound, part.micro_batch, part.data, least, tables))
+        for _, _, _, least, tables in sorted(found, key=lambda item: item[:3])[:DIVES]:
+            cutoff = min(NEVER, self.goal - (tables.rounds - 1) * least)
+            if self.tracker.stop() or cutoff <= 0:
+                return
+            labels, at = self._ask(tables, min(least + least // GUESS, tables.most_period), cutoff)
+            if at >= 0:
+                self._offer(tables, labels, at)
+
+    def _offer(self, tables: DegreeTables, labels: NDArray[np.int64], at: int) -> StepPrice:
+        """Offer the plan of a label, and return its price."""
+        plan = tables.plan(labels, int(at))
+        price = step_price(self.problem, plan)
+        self.tracker.offer(price.step, plan)
+        return price
+
+    def _tables(self, part: _Range) -> DegreeTables:
+        """Return the tables of a range, made on first use."""
+        key = part.micro_batch, part.data
+        if key not in self.tables:
+            if part.micro_batch not in self.batches:
+                self.batches[part.micro_batch] = BatchTables(self.problem, part.micro_batch, self.sync)
+            self.tables[key] = DegreeTables(self.batches[part.micro_batch], part.data)
+        return self.tables[key]
+
     def _ask(self, tables: DegreeTables, limit: int, cutoff: int) -> tuple[NDArray[np.int64], int]:
         """Run the kernel; on devices of one kind it takes milliseconds, which is less than a thread would cost."""
+        self.tracker.count()
         if len(self.problem.pools) == 1:
             return search_period(tables.arrays, limit, cutoff)  # type: ignore[no-any-return]
         return call_interruptibly(lambda: search_period(tables.arrays, limit, cutoff))
@@ -150,22 +189,19 @@ class _Front:
     def _split(self, tables: DegreeTables, part: _Range) -> None:
         """Ask for the best plan below a limit inside a range, and put back what is still open."""
         turns = tables.rounds - 1
-        top = part.most
+        top = min(part.most, tables.most_period)
         if turns and self.goal < NEVER:
             top = min(top, (self.goal - 1 - part.rest) // turns)
         if top < part.least:
             return
-        if top >= NEVER // 2:
-            limit = part.least + part.least // 8  # no plan is known: a first guess
+        if self.goal >= NEVER:
+            limit = part.least + max(1, part.least // GUESS)  # no plan is known: a first guess
         else:
             limit = top if top - part.least <= NEAR * part.least else (part.least + top) // 2
         limit = min(limit, top)
         labels, at = self._ask(tables, limit, min(NEVER, self.goal - turns * part.least))
-        self.tracker.count()
         if at >= 0:
-            plan = tables.plan(labels, int(at))
-            price = step_price(self.problem, plan)
-            self.tracker.offer(price.step, plan)
+            price = self._offer(tables, labels, at)
             rest = int(labels[at, FILL] + labels[at, CLOSING])
             reached = max(stage.period for stage in price.stages)
             self._push(replace(part, most=min(limit, reached - 1), rest=rest))
