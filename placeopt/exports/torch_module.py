@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.exports.job import Exported
 from placeopt.exports.torch_source_code import saved_module
-from placeopt.programs.torch_program import attribute
+from placeopt.programs.torch_program import attribute, check_devices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def export(job: Job) -> Exported:
     """Return the module; its files are a Python file and the weights."""
+    check_devices(job.devices)
     module, transfers = placed_module(job.torch, job.home.tolist(), job.devices)
     files = saved_module("placed.py", "a module on several devices", {"Placed": module})
     return Exported(module, files, (f"{transfers} transfers between devices",))

@@ -20,7 +20,7 @@ from placeopt.model.files import one_line, regular_file
 from placeopt.programs.calls import Call, Program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _TURN = re.compile(r"@\d+$")
 """What torch.export appends to the path of a module that is called again."""
@@ -87,6 +87,20 @@ def torch_program(source: Any, *, inputs: Any = None, kwargs: dict[str, Any] | N
                                   if node.op == "get_attr" and _tensor(module, node.target, torch)))  # fmt: skip
     paths = _module_paths(example.module, weights)
     return TorchProgram(Program(name, tuple(_calls(nodes)), weights, paths), module, nodes, example, exported)
+
+
+def check_devices(names: Sequence[str]) -> None:
+    """Refuse devices that torch does not know, or does not find here."""
+    import torch
+
+    for name in names:
+        try:
+            device = torch.device(name)
+        except RuntimeError:
+            raise InputError(f"device '{name}': expected a torch device such as cpu or cuda:0") from None
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if device.type == "cuda" and (device.index or 0) >= count:
+            raise InputError(f"device '{name}': torch finds {count} CUDA devices here; name others (--devices cpu,cpu)")
 
 
 def _export(example: TorchModel) -> Any:

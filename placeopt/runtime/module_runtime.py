@@ -15,7 +15,7 @@ import numpy as np
 
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.graph import OpGraph
-from placeopt.programs.torch_program import attribute, flat
+from placeopt.programs.torch_program import attribute, check_devices, flat
 from placeopt.runtime.measurement import Measurement, check_placement
 from placeopt.runtime.serial_runtime import worker_cluster
 from placeopt.runtime.torch_engine import Engine
@@ -46,6 +46,9 @@ class ModuleRuntime:
     program: TorchProgram
     devices: tuple[str, ...] = ("cpu", "cpu")
     alias: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_devices(self.devices)
 
     @property
     def num_devices(self) -> int:

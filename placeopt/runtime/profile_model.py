@@ -13,6 +13,7 @@ from placeopt.instances.traces import kineto
 from placeopt.instances.traces.trace import Trace, match, read_trace
 from placeopt.model.errors import ExecutionError
 from placeopt.model.files import one_line
+from placeopt.programs.torch_program import check_devices
 from placeopt.runtime.module_runtime import ModuleTasks, ModuleWork
 from placeopt.runtime.onnx_sessions import whole_session
 
@@ -88,6 +89,7 @@ def torch_op_seconds(
 
     from placeopt.model.placement import Placement
 
+    check_devices((device,))
     tasks = ModuleTasks(program, graph, alias)
     work = ModuleWork(tasks, Placement(np.zeros(graph.num_ops, dtype=np.int64)), (device,))
     cuda = torch.device(device).type == "cuda"

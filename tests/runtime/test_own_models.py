@@ -165,6 +165,8 @@ def test_run_executes_an_onnx_model(flow, tmp_path, capsys):
         (["run", "gen:chain-mm?size=16", "solver:heft", "--runtime", "modell"], "expected model, dask"),
         (["profile", "gen:chain-mm?size=16"], "expected a model that can be run"),
         (["profile", "torch:missing.py:make"], "no such file"),
+        (["profile", "torch:{models}:gpt", "--device", "cuda:99"], "CUDA devices here"),
+        (["profile", "torch:{models}:gpt", "--device", "gpu"], "expected a torch device"),
         (["profile", "{flow}", "--device", "cuda:0"], "profiled on the CPU"),
         (["profile", "{flow}", "--trace", "{bad}"], "not recognised"),
         (["profile", "{flow}", "--trace", "{broken}"], "not valid JSON"),
@@ -182,7 +184,7 @@ def test_wrong_input_is_one_line(flow, tmp_path, capsys, words, reason):
              "negative": head + '{"first": {"seconds": -1, "how": "measured"}}}'}  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    names = {name: str(tmp_path / name) for name in files} | {"flow": str(flow[0])}
+    names = {name: str(tmp_path / name) for name in files} | {"flow": str(flow[0]), "models": str(MODELS)}
     code, _, err = command(capsys, *[word.format(**names) if "{" in word else word for word in words])
     assert code == 2, err
     assert reason in err
