@@ -24,6 +24,9 @@ TREE_SIZES = (3, 10, 30, 100, 300)
 SCALES = (1.0, 1.0, 0.5, 0.0)
 """Of the prices of usage, by turns: a high price frees room that a low one gives to those who gain most."""
 
+URGENT_SCALE = 2.0
+"""Of the prices while the best choice still uses what is all but forbidden: room has to be made for what it lacks."""
+
 SKIP = 0.05
 """Chance that a tree leaves out a node it could take."""
 
@@ -37,7 +40,7 @@ class TreeSearch:
     Attributes
     ----------
     best, best_cost : the cheapest choice so far and what it costs in the compact problem.
-    prices : of usage, by node.
+    prices : of usage, by node. urgent : whether the best choice uses what is all but forbidden.
     """
 
     def __init__(self, compact: Compact, choice: Ints, rng: np.random.Generator) -> None:
@@ -46,6 +49,7 @@ class TreeSearch:
         self.state = random_states(rng, 1)[0]
         self.prices = np.zeros(compact.num_nodes)
         self.best, self.best_cost = choice, self.cost_of(choice)
+        self.urgent = False
         self._turn, self._left = 0, 0
         self._rates = dict.fromkeys(TREE_SIZES, 1000.0)
         self.restart(choice)
@@ -92,6 +96,8 @@ class TreeSearch:
         """Make the moves of the next turn, at most `limit`; sizes go by, then scales. Return their number."""
         most = TREE_SIZES[self._turn % len(TREE_SIZES)]
         scale = SCALES[self._turn // len(TREE_SIZES) % len(SCALES)]
+        if self.urgent and scale == 1.0:
+            scale = URGENT_SCALE
         if self._left == 0:
             self._left = max(1, int(SWEEP * self.compact.num_nodes) // most)
         count = min(limit, self._left)

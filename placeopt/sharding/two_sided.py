@@ -38,7 +38,11 @@ GUESS = 4
 """The best cost is guessed to be at most this multiple of a choice's costs that are not all but forbidden."""
 
 TRIAL_GAIN, TRIAL_CYCLES = 0.05, 2
-"""A trial from better prices starts after this part of the gap has been closed, and takes so many cycles of moves."""
+"""A trial from better prices starts after this part of the gap has been closed, and takes so many cycles of moves, and
+always while the known cost is far from the bound."""
+
+TRIAL_REACH = 1.3
+"""A known cost above this multiple of the bound says nothing about the gap."""
 
 TURN_STEPS, TURN_MOVES = 10, 500
 """Steps and moves of a turn without a time limit."""
@@ -125,7 +129,9 @@ class TwoSided:
         rounds, though the choice costs more at first.
         """
         now, known = search.cost_of(search.board.choice), search.best_cost
-        closed = self.dual.bound - self._trial_bound > TRIAL_GAIN * (known - self._trial_bound)
+        search.urgent = known >= self._forbidden
+        goal = min(float(known), TRIAL_REACH * self.dual.bound)
+        closed = self.dual.bound - self._trial_bound > TRIAL_GAIN * (goal - self._trial_bound) or known > goal
         if search.cost_of(decoded) < now:
             search.restart(decoded)
         elif search.cycles >= self._trial_end and now > known:
