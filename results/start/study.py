@@ -1,10 +1,10 @@
 """What a first run costs: every kernel that is compiled, and the README's main command with an empty and with a full cache.
 
-Run `python results/start/study.py` (about five minutes). Writes kernels.csv, command.csv and README.md beside this file. Kernels
-are compiled group by group, each in a process of its own with an empty cache; seconds are processor seconds of
-that process, without what is compiled inside them, so that they add
-up. The command runs with an empty cache for
-numba and for Python's bytecode, as in a fresh clone, and then again.
+Run `python results/start/study.py` (about five minutes; with the argument `command`, only the command). Writes
+kernels.csv, groups.csv, command.csv and README.md beside this file. Kernels are compiled group by group, each in a process of
+its own with an empty cache; seconds are processor seconds of that process, without what is compiled inside them, so
+that they add up. The command runs with an empty cache for numba and for Python's bytecode, as in a fresh clone, and
+then again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from placeopt.experiments.studies import markdown_table, write_csv
+from placeopt.experiments.studies import markdown_table, read_csv, write_csv
+from placeopt.io.serialize import load
 from placeopt.solving.compilation import GROUPS
 
 HERE = Path(__file__).resolve().parent
@@ -52,6 +53,20 @@ print(json.dumps([rows, time.process_time() - started, time.process_time()]))
 
 def main() -> None:
     """Measure, then write the tables and the page."""
+    if sys.argv[1:] != ["command"]:
+        measure_groups()
+    groups = read_csv(HERE / "groups.csv", numbers=True)
+    with tempfile.TemporaryDirectory() as folder:
+        runs = []
+        for cache in ("empty", "full"):
+            runs.append(run_command(cache, folder))
+            print(runs[-1], flush=True)
+            write_csv(HERE / "command.csv", runs, digits=4)
+            write_page(groups, runs)
+
+
+def measure_groups() -> None:
+    """Compile every group, and write what each kernel and each group costs."""
     kernels, groups = [], []
     for name in GROUPS:
         rows, spent, whole = compile_group(name)
@@ -61,10 +76,6 @@ def main() -> None:
         print(f"{name}: {len(rows)} kernels, {groups[-1]['compiling']:.1f} s", flush=True)
     write_csv(HERE / "kernels.csv", kernels, digits=3)
     write_csv(HERE / "groups.csv", groups, digits=3)
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [run_command("empty", folder), run_command("full", folder)]
-    write_csv(HERE / "command.csv", runs, digits=4)
-    write_page(groups, runs)
 
 
 def compile_group(name: str) -> tuple[list[dict[str, Any]], float, float]:
@@ -88,7 +99,7 @@ def compile_group(name: str) -> tuple[list[dict[str, Any]], float, float]:
 def run_command(cache: str, folder: str) -> dict[str, Any]:
     """Run the README's command and return when things happened, in seconds since its start, and what it used."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": f"{folder}/numba", "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
-    before, load = resource.getrusage(resource.RUSAGE_CHILDREN), os.getloadavg()[0]
+    before, busy = resource.getrusage(resource.RUSAGE_CHILDREN), os.getloadavg()[0]
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "placeopt", *COMMAND, "--seconds", str(SECONDS), "--out", f"{folder}/out"],
@@ -105,7 +116,8 @@ def run_command(cache: str, folder: str) -> dict[str, Any]:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     portfolio = load(f"{folder}/out/results/portfolio.json")
     return {
-        "cache": cache, "load": load, "first_table": moments.get("first results"), "compiled": moments.get("compiled in"),
+        "cache": cache, "load": busy,
+        "first_table": moments.get("first results"), "compiled": moments.get("compiled in"),
         "whole": whole, "beyond_search": whole - SECONDS, "user": after.ru_utime - before.ru_utime,
         "runtime": portfolio.runtime, "evaluations": portfolio.evaluations, "value": portfolio.value,
     }  # fmt: skip
