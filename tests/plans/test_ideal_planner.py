@@ -86,6 +86,7 @@ def test_a_published_value_is_beaten(data):
     assert result.seconds < reference * 0.9996
 
 
+@pytest.mark.jit
 def test_no_plan_fits(data):
     """What the published program answers by 1e30 is proved."""
     problem, reference = published(data, "bert", 64, 1.0)
