@@ -14,14 +14,13 @@ Z. Lin et al., "Tessel: Boosting Distributed Execution of Large DNN Models via F
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, UNLIMITED, csr, frozen, int_array
+from placeopt.model.arrays import MAX_SUM, UNLIMITED, arrays_digest, csr, frozen, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.graph import topological_order
 from placeopt.schedules.memory_flow import freed_too_early
@@ -276,13 +275,9 @@ class PipelineProblem:
     @cached_property
     def hash(self) -> str:
         """SHA-256 of everything that decides the value of a schedule (not of the names)."""
-        digest = hashlib.sha256()
-        for key in ("span", "device_ptr", "device", "memory", "pred_ptr", "pred", "lag", "capacity"):
-            array = getattr(self, key)
-            digest.update(f"{key}{array.shape}".encode())
-            digest.update(array.tobytes())
-        digest.update(repr((self.kind, self.micro_batches, self.tick_seconds)).encode())
-        return digest.hexdigest()
+        arrays = ("span", "device_ptr", "device", "memory", "pred_ptr", "pred", "lag", "capacity")
+        rest = (self.kind, self.micro_batches, self.tick_seconds)
+        return str(arrays_digest(self, arrays, rest).hexdigest())
 
     def replace(self, **changes: Any) -> PipelineProblem:
         """Return a copy with some fields changed (and checked again)."""

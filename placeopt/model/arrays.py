@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import cmp_to_key
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -105,6 +106,17 @@ def touching_tensors(
     touches = np.array(sorted(touch), dtype=np.int64).reshape(-1, 3)
     pointer = np.searchsorted(touches[:, 0], np.arange(num_nodes + 1)).astype(np.int64)
     return pointer, np.ascontiguousarray(touches[:, 1]), np.ascontiguousarray(touches[:, 2])
+
+
+def arrays_digest(owner: Any, names: Iterable[str], rest: Any) -> Any:
+    """Return a SHA-256 of the named arrays of an object, their shapes, and what else decides its values."""
+    digest = hashlib.sha256()
+    for name in names:
+        array = getattr(owner, name)
+        digest.update(f"{name}{array.shape}".encode())
+        digest.update(array.tobytes())
+    digest.update(repr(rest).encode())
+    return digest
 
 
 def unique_columns(table: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -7,7 +7,6 @@ device runs one op at a time; a channel carries one transfer at a time.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, UNLIMITED, UNSET, frozen, int_array
+from placeopt.model.arrays import MAX_SUM, UNLIMITED, UNSET, arrays_digest, frozen, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.graph import SharedTensors
 from placeopt.model.objective import objective_names
@@ -287,14 +286,12 @@ class PlacementProblem(SharedTensors):
     @cached_property
     def hash(self) -> str:
         """SHA-256 of everything that decides the value of a placement, and of the names where ops or devices have any."""
-        digest = hashlib.sha256()
-        for key in ("compute", "producer", "consumer_ptr", "consumer", "transfer", "link_class", "channel", "resident",
-                    "capacity", "colocation", "tensor_bytes", "backward", "io_class"):  # fmt: skip
-            array = getattr(self, key)
-            digest.update(f"{key}{array.shape}".encode())
-            digest.update(array.tobytes())
+        arrays = (
+            "compute", "producer", "consumer_ptr", "consumer", "transfer", "link_class", "channel", "resident", "capacity",
+            "colocation", "tensor_bytes", "backward", "io_class",
+        )  # fmt: skip
         rest = (self.memory, self.tick_seconds, self.objective, self.contiguity, self.pipeline, self.slots)
-        digest.update(repr(rest).encode())
+        digest = arrays_digest(self, arrays, rest)
         for key, count, stem in (("op_names", self.num_ops, "op"), ("device_names", self.num_devices, "device")):
             names = getattr(self, key)
             if names != numbered(stem, count):  # placements are written and read by these names

@@ -21,12 +21,11 @@ import numpy as np
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER
 from placeopt.plans.published_costs import ticks
 from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
+from placeopt.plans.tabled_costs import TabledStepCosts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.plans.layer_tables import LayerTable
-    from placeopt.plans.network_table import Network
     from placeopt.plans.plan import ReplicaGroup
 
 FITTED_ON = ("clariden N8_D2", "clariden N8_D4", "mit N4_D1", "mit N2_D1")
@@ -64,11 +63,9 @@ class Constants:
 
 
 @dataclass(frozen=True, eq=False)
-class PredictedStepCosts:
+class PredictedStepCosts(TabledStepCosts):
     """See the module."""
 
-    table: LayerTable
-    network: Network
     constants: Constants = field(default_factory=Constants)
     name: str = "predicted step time"
     closing_apart: bool = field(default=False, init=False)
@@ -76,28 +73,7 @@ class PredictedStepCosts:
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:
         """Where the numbers come from."""
-        return (
-            ("layer times, sizes", self.table.source), ("transfers, all-reduce", self.network.source),
-            ("constants", self.constants.source),
-        )  # fmt: skip
-
-    @property
-    def num_layers(self) -> int:
-        """Number of layers."""
-        return self.table.num_layers
-
-    @property
-    def layer_types(self) -> tuple[int, ...]:
-        """Layers that are priced alike have equal numbers."""
-        return self.table.layer_types
-
-    def micro_batches(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
-        """Micro-batch sizes with times on any of the kinds."""
-        return tuple(sorted({size for kind, size, _ in self.table.times if kind in kinds}))
-
-    def degrees(self, kind: str) -> tuple[int, ...]:
-        """Tensor degrees with times."""
-        return self.table.degrees(kind)
+        return *self.table_sources, ("constants", self.constants.source)
 
     def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
         """Forward and backward, and forward again with recomputation."""

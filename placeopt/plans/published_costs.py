@@ -24,12 +24,11 @@ import numpy as np
 
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER
 from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
+from placeopt.plans.tabled_costs import TabledStepCosts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.plans.layer_tables import LayerTable
-    from placeopt.plans.network_table import Network
     from placeopt.plans.plan import ReplicaGroup
 
 BUCKET_BYTES = 5e8
@@ -52,39 +51,16 @@ def ticks(seconds: float) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class PublishedStepCosts:
+class PublishedStepCosts(TabledStepCosts):
     """See the module."""
 
-    table: LayerTable
-    network: Network
     name: str = "published step time"
     closing_apart: bool = field(default=True, init=False)
 
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:
         """Where the numbers come from."""
-        return (
-            ("layer times, sizes", self.table.source), ("transfers, all-reduce", self.network.source),
-            ("memory", "published formula: 24 bytes per parameter, 2 or 3 GB beside the model"),
-        )  # fmt: skip
-
-    @property
-    def num_layers(self) -> int:
-        """Number of layers."""
-        return self.table.num_layers
-
-    @property
-    def layer_types(self) -> tuple[int, ...]:
-        """Layers that are priced alike have equal numbers."""
-        return self.table.layer_types
-
-    def micro_batches(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
-        """Micro-batch sizes that were measured on any of the kinds."""
-        return tuple(sorted({size for kind, size, _ in self.table.times if kind in kinds}))
-
-    def degrees(self, kind: str) -> tuple[int, ...]:
-        """Tensor degrees that were measured."""
-        return self.table.degrees(kind)
+        return *self.table_sources, ("memory", "published formula: 24 bytes per parameter, 2 or 3 GB beside the model")
 
     def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
         """Measured forward and backward times; the formula knows no recomputation."""
