@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from placeopt.solving.solver import OnProgress, Progress
 
 
+MOST_BOUND_SECONDS, BOUND_SHARE = 5.0, 0.1
+"""Time for the bound before the searches: seconds at most, and the share of a search's time; the searches prove more."""
+
+
 @takes_problem
 def solve_command(
     options: ProblemOptions,
@@ -38,7 +42,11 @@ def solve_command(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for placement, results, Gantt, trace.")
     ] = None,
-    bound_seconds: Annotated[float, typer.Option("--bound-seconds", min=0, help="Time for the lower bound.")] = 5.0,
+    bound_seconds: Annotated[
+        float | None, typer.Option(
+            "--bound-seconds", min=0, help="Time for the lower bound before the searches; a tenth of theirs, at most 5."
+        )
+    ] = None,
     json: common.Json = False,
 ) -> None:
     """Place a model on a cluster, compare solvers, prove a bound.
@@ -63,6 +71,8 @@ def solve_command(
     start = None if initial is None else read_solution(problem, initial).solution
     if seconds is None and evaluations is None:
         seconds = DEFAULT_SECONDS
+    if bound_seconds is None:
+        bound_seconds = MOST_BOUND_SECONDS if seconds is None else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
     comparison = Comparison(problem, failures=broken)
     outcome = Outcome(folder, single=len(names) == 1, json=json)
     with (
