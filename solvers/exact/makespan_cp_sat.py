@@ -49,7 +49,7 @@ def search_makespan(settings: CpSat, problem: PlacementProblem, tracker: Tracker
         warm_start(problem, tracker)
     analysis = Analysis(problem, seconds=min(10.0, tracker.seconds_left / 4))
     for name in COMBINATORIAL:
-        if tracker.stop():
+        if tracker.stop() and tracker.lower_bound > 0:  # the shortest budget ends with a bound too
             return
         tracker.raise_bound(analysis.run(name), name)
     if not tracker.stop():

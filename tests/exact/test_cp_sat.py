@@ -125,12 +125,12 @@ def test_second_model_agrees_on_many():
 
 def test_infeasible_with_the_reason():
     """Too little memory is reported as infeasible, and says where."""
-    base = PlacementProblem.from_edges([[1, 1], [1, 1], [1, 1]], [(0, 1, 1)], op_names=("a", "b", "c"))
-    large = base.replace(resident=np.array([5, 50, 5]), capacity=np.array([20, 20]))
+    base = PlacementProblem.from_edges([[1, 1]] * 4, [(0, 1, 1)], op_names=("a", "b", "c", "d"))
+    large = base.replace(resident=np.array([5, 50, 5, 5]), capacity=np.array([20, 20]))
     result = solve(large)
     assert result.status == "infeasible"
     assert "'b' needs 50" in result.message
-    packing = base.replace(resident=np.array([7, 7, 7]), capacity=np.array([12, 12]))
+    packing = base.replace(resident=np.array([9, 5, 4, 2]), capacity=np.array([10, 10]))  # no simple count refutes it
     result = solve(packing)
     assert result.status == "infeasible"
     assert "memory" in result.message
