@@ -121,13 +121,20 @@ def period_dp() -> None:
 
 def period_search() -> None:
     """Improve a small partition by local search."""
-    _run("cp-sat", "period")
+    from placeopt.period.contracted import contract
+    from placeopt.solvers.exact.period_local_search import anneal_period
+
+    model = contract(small_problem("period"))
+    anneal_period(
+        model, np.zeros(model.num_nodes, dtype=np.int64), 10**6, lower_bound=0, seed=0, cycles=1, stop=lambda: False,
+        offer=lambda value, device: None,
+    )  # fmt: skip
 
 
 def policies() -> None:
     """Learn a little with every policy."""
     for name in ("dual-policy", "graph-parsing", "grouper-placer"):
-        _run(name, "makespan")
+        _run(name, "makespan", evaluations=400)  # the seeds take the first hundreds
 
 
 def latency() -> None:
@@ -135,5 +142,5 @@ def latency() -> None:
     _run("cp-sat", "latency")
 
 
-def _run(solver: str, objective: str) -> None:
-    run(small_problem(objective), make_solver(solver), Budget(1.0, 10))
+def _run(solver: str, objective: str, evaluations: int = 10) -> None:
+    run(small_problem(objective), make_solver(solver), Budget(None if evaluations > 10 else 1.0, evaluations))

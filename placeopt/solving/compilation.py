@@ -176,6 +176,7 @@ def entries(module: Any) -> list[Any]:
         value for value in vars(module).values()
         if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__
         and not value.targetoptions.get("no_cpython_wrapper", False)
+        and value.targetoptions.get("inline", "never") == "never"  # the others are parts of their callers
     ]  # fmt: skip
 
 
