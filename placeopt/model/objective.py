@@ -8,6 +8,7 @@ of `Objective` and one call of `register_objective`.
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from placeopt.model.errors import InfeasiblePlacementError, InputError
@@ -104,7 +105,7 @@ class Objective(Protocol):
         ...
 
 
-class PlainObjective:
+class PlainObjective(ABC):
     """What most objectives have in common: nothing is drawn, no order, no choice of execution, nothing impossible."""
 
     ordered: ClassVar[bool] = False
@@ -126,9 +127,9 @@ class PlainObjective:
         """Refuse: a solution that is no placement is no row of devices."""
         raise InputError(f"problem '{problem.name}': its solutions are no placements and are evaluated one by one")
 
+    @abstractmethod
     def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:
         """Value and judge a solution."""
-        raise NotImplementedError
 
     def value(self, problem: Any, solution: Any, queue: str | None = None) -> tuple[Any, str]:
         """Value of a solution that is judged first.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.bound import BoundReport
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-
 class PlanObjective(PlainObjective):
     """An objective of plans; subclasses name it and say how a plan is priced, judged and bounded."""
 
@@ -23,17 +23,17 @@ class PlanObjective(PlainObjective):
     default_solver: ClassVar[str]
     comparison: ClassVar[tuple[str, ...]] = ()
 
+    @abstractmethod
     def price(self, problem: Any, plan: TrainingPlan) -> int:
         """Return the ticks of a plan that the judge accepts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def violations(self, problem: Any, plan: TrainingPlan) -> list[str]:
         """Return what is wrong with a plan, in words."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lower_bounds(self, problem: Any) -> dict[str, int]:
         """Return the bounds that take milliseconds, by name."""
-        raise NotImplementedError
 
     def judge(self, problem: Any, solution: TrainingPlan, queue: str | None = None) -> list[str]:
         """Violations of a plan in words."""
