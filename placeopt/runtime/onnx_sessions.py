@@ -158,7 +158,7 @@ def feeds_of(program: OnnxProgram, dims: Mapping[str, int], file: Path | None = 
             with np.load(file) as data:
                 given = {name: data[name] for name in data.files}
         except (OSError, ValueError) as error:
-            raise InputError(f"inputs '{file}': expected an .npz file of arrays ({one_line(str(error))})") from error
+            raise InputError(f"inputs: expected an .npz file of arrays, received '{file}' ({one_line(str(error))})") from error
         missing = [name for name in program.inputs if name not in given]
         if missing:
             raise InputError(f"inputs '{file}': input '{missing[0]}' of the model is missing; it holds {', '.join(given)}")

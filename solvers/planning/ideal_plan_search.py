@@ -86,7 +86,7 @@ def _sort_layers(arrays, scratch, t, y):  # type: ignore[no-untyped-def]
         saved = (arrays.kept[t, 0, v] - arrays.kept[t, 1, v]) * y + arrays.fixed[t, 0, v] - arrays.fixed[t, 1, v]
         extra = arrays.work[t, 1, v] - arrays.work[t, 0, v]
         scratch.ratio[v] = np.inf if saved <= 0 else extra / saved
-    scratch.order[t, y] = np.argsort(scratch.ratio)
+    scratch.order[t, y] = np.argsort(scratch.ratio, kind="mergesort")
     scratch.ordered[t, y] = True
 
 

@@ -389,7 +389,7 @@ def test_devices_have_names_of_the_framework():
     [
         ("device_map", {}, "did you mean 'device-map'"),
         ("device-map", {}, "needs the model itself"),
-        ("torch", {"model": "model.onnx"}, "expected a torch module"),
+        ("torch", {"model": "model.onnx", "devices": ["cpu", "cpu"]}, "expected a torch module"),
         ("onnxruntime", {"model": "torch:model.py:make"}, "expected an ONNX file"),
         ("csv", {"solver": "1f1b"}, "no option 'solver'"),
     ],
@@ -405,7 +405,7 @@ def test_a_placement_of_another_model_is_refused(small):
     """Ops that the module does not have are named."""
     problem = po.load("gen:chain-mm?size=100", cluster="2xA100")
     with pytest.raises(po.InputError, match="is no call of model"):
-        small.export(po.Placement(np.zeros(problem.num_ops, dtype=np.int64)), "torch", problem)
+        small.export(po.Placement(np.zeros(problem.num_ops, dtype=np.int64)), "torch", problem, devices=["cpu", "cpu"])
 
 
 def test_a_placement_of_the_training_graph_is_one_of_the_module(small):
