@@ -134,7 +134,7 @@ def period_search() -> None:
 def policies() -> None:
     """Learn a little with every policy."""
     for name in ("dual-policy", "graph-parsing", "grouper-placer"):
-        _run(name, "makespan", evaluations=400)  # the seeds take the first hundreds
+        _run(name, "makespan", Budget(evaluations=400))  # the seeds take the first hundreds
 
 
 def latency() -> None:
@@ -142,5 +142,8 @@ def latency() -> None:
     _run("cp-sat", "latency")
 
 
-def _run(solver: str, objective: str, evaluations: int = 10) -> None:
-    run(small_problem(objective), make_solver(solver), Budget(None if evaluations > 10 else 1.0, evaluations))
+SHORT = Budget(1.0, 10)
+
+
+def _run(solver: str, objective: str, budget: Budget = SHORT) -> None:
+    run(small_problem(objective), make_solver(solver), budget)

@@ -72,9 +72,8 @@ class Portfolio(MeasuringSearch):
         stages = Stages(evaluator)
         if self.measure is not None and tracker.solution is not None:
             evaluator.value_of(tracker.solution)
-        turn = in_turn(problem)
-        for index, name in enumerate(turn):
-            if index == (PLACED if turn is HEURISTICS else 1):
+        for index, name in enumerate(in_turn(problem)):
+            if index == (1 if is_large(problem) else PLACED):
                 stages.bound()
             if problem.num_ops <= SLOW.get(name, problem.num_ops):
                 stages.heuristic(name)
@@ -93,9 +92,14 @@ class Portfolio(MeasuringSearch):
         evaluator.conclude()
 
 
+def is_large(problem: PlacementProblem) -> bool:
+    """Whether even a list heuristic takes its time."""
+    return problem.num_ops * problem.num_devices > LARGE
+
+
 def in_turn(problem: PlacementProblem) -> tuple[str, ...]:
     """Heuristics in the order in which they run; on large problems the one that is worth its time comes first."""
-    if problem.num_ops * problem.num_devices <= LARGE:
+    if not is_large(problem):
         return HEURISTICS
     return FIRST, *(name for name in HEURISTICS if name != FIRST)
 
@@ -141,7 +145,7 @@ class Stages:
             target=self.evaluator.target,
             adopt=not measured,
         )
-        if name == FIRST and self.evaluator.problem.num_ops * self.evaluator.problem.num_devices > LARGE:
+        if name == FIRST and is_large(self.evaluator.problem):
             self.first_seconds = tracker.elapsed - before
         if measured and result is not None and result.solution is not None:
             self.evaluator.value_of(Placement(result.solution.device))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InfeasiblePlacementError, InputError, Refused, SolverError
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from placeopt.model.bound import BoundReport
     from placeopt.model.result import Result
     from placeopt.solving.solver import OnProgress, Progress
+
+
+_judged: WeakKeyDictionary[Tracker[Any], tuple[Any, Finished]] = WeakKeyDictionary()
+"""Solutions that `run_part` has judged, with the verdict; here and not on the tracker, which solvers hold in their hands."""
 
 
 def run(
@@ -110,7 +115,7 @@ def run_part(
         if result.solution is not None and result.value is not None:
             tracker.offer(result.value, result.solution)
             if tracker.solution is result.solution and tracker.value == result.value:
-                tracker.judged = result.solution, Finished(result.value, result.queue, ())
+                _judged[tracker] = result.solution, Finished(result.value, result.queue, ())
         tracker.raise_bound(result.lower_bound, result.bound_method)
     if result.stop_reason == "interrupted":
         tracker.interrupt()
@@ -280,8 +285,9 @@ def _finish(tracker: Tracker[Any], objective: Objective, solution: Any, measured
     try:
         if measured:
             return Finished(tracker.value, "", tuple(objective.judge(tracker.problem, solution)))
-        if tracker.judged is not None and tracker.judged[0] is solution:
-            return tracker.judged[1]
+        known, verdict = _judged.get(tracker, (None, None))
+        if verdict is not None and known is solution:
+            return verdict
         return objective.finish(tracker.problem, solution)
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         words = one_line(f"{type(error).__name__}: {error}", 160)

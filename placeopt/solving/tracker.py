@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from placeopt.model.budget import Budget
-    from placeopt.model.objective import Finished
 
 
 _running: list[Tracker[Any]] = []
@@ -63,7 +62,6 @@ class Tracker(Generic[SolutionT]):
         self.initial: tuple[int | None, SolutionT] | None = None
         self.lower_bound: int = 0
         self.bound_method = "none"
-        self.judged: tuple[SolutionT, Finished] | None = None  # a solution that `run_part` has judged, and its verdict
         self.evaluations = 0
         self.trace: list[TracePoint] = []
         self.stop_reason = "converged"
