@@ -57,7 +57,7 @@ def typical_problems():
 
 def inlined(kernel):
     """Whether a kernel is a part of its callers, typed anew in each."""
-    return kernel.targetoptions.get("inline", "never") == "always"
+    return bool(kernel.targetoptions.get("forceinline", False))
 
 
 @compiled_only
