@@ -104,6 +104,7 @@ def populations() -> None:
     drawn = kernels.sample(np.arange(7), np.cumsum(half, axis=1), states, rows)
     kernels.frequencies(drawn, 2)
     kernels.surrogate_gradient(half, half, drawn, np.zeros(2), 0.2, 0.01)
+    space.groups(2)
 
 
 def period() -> None:
@@ -140,6 +141,63 @@ def policies() -> None:
 def latency() -> None:
     """Evaluate and improve a small placement under the latency."""
     _run("cp-sat", "latency")
+
+
+def replicas() -> None:
+    """Plan a small pipeline over two clusters."""
+    from placeopt.solvers.exact.pipeline_plan import plan_pipeline
+
+    plan_pipeline(small_problem("period"), clusters=2)
+
+
+def sharding() -> None:
+    """Bound, choose and prove three small nodes."""
+    from placeopt.sharding.contest_format import from_contest
+    from placeopt.sharding.two_sided import TwoSided
+
+    nodes = {"intervals": [[0, 2]] * 3, "costs": [[2, 1]] * 3, "usages": [[0, 1]] * 3}
+    edges = {"nodes": [[0, 1], [2, 1]], "costs": [[1, 2, 3, 1]] * 2}
+    tiny = from_contest({"problem": {"nodes": nodes, "edges": edges, "usage_limit": 1}})
+    sides = TwoSided(tiny, np.random.default_rng(0))
+    sides.start()
+    sides.turn(5)
+    sides.certify()
+
+
+def plan_ideals() -> None:
+    """Plan one layer."""
+    from placeopt.plans.sample_problem import SamplePlanProblem
+    from placeopt.solvers.planning.ideal_plans import all_plans
+
+    one, edge = np.ones((1, 2, 1), np.int64), np.zeros((1, 0), np.int64)
+    problem = SamplePlanProblem(
+        ("layer",), (1,), one, one[:, 0], one, one, edge[0], edge[0], edge, edge, devices=1, samples=1, capacity=2
+    )
+    plans = all_plans(problem, 10)
+    if plans is not None:
+        plans.within(plans.most)
+
+
+def plan_stages() -> None:
+    """Look for one period."""
+    from placeopt.solvers.planning.step_search import StepArrays, least_stage_period, search_period
+
+    one, pair = np.ones((1, 2, 2), np.int64), np.ones(2, np.int64)
+    link, price = np.zeros((1, 1, 3, 2, 2), np.int64), np.ones((1, 2), np.int64)
+    least_stage_period((one, one, price), price, pair, 0, 5)
+    search_period(
+        StepArrays(one, one, one, price, link, link[:, :, :2].copy(), np.zeros(2, np.int64), 0, pair, price, 1, 1), 5, 9
+    )
+
+
+def streams() -> None:
+    """Run a stream of four jobs of one type."""
+    from placeopt.streams import DegreePolicy, JobProfile, JobTable, LookaheadConfig, RampTopology, StreamSpec, simulate
+
+    ones = np.ones(3)
+    job = JobProfile("job", ones, ones, ones, np.array([[0, 1], [1, 2]]), np.arange(3))
+    types = JobTable((job,), RampTopology(1, 1, 2), LookaheadConfig())
+    simulate(StreamSpec(jobs=4).draw(types, 0), DegreePolicy("constant-degree", degree=1), record_servers=True)
 
 
 SHORT = Budget(1.0, 10)

@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from placeopt.model.arrays import UNLIMITED
+from placeopt.model.compiled import entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -194,7 +194,7 @@ def _merged_edges(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     return edge, edge_ptr
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _fill(draft, new_node, fixed, order, target):
     """Add the tables of the old edges to the new ones; those of decided nodes to costs. Return what is decided wholly."""
     offset = 0
@@ -260,7 +260,7 @@ def over_time(first: Ints, last: Ints, amount: Ints, count: int) -> Ints:
     return np.cumsum(change)[:count]
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _undominated(binding, starts, ends, capacity):
     """Return which time points have to be kept: neighbours that are kept never dominate each other.
 

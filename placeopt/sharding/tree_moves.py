@@ -22,8 +22,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from placeopt.model.compiled import entry, inner
 from placeopt.model.random_bits import below, uniform
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 NO_LIMIT = 2**62
-
-_inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 class Board(NamedTuple):
@@ -72,7 +70,7 @@ def board_of(compact: Compact, choice: Ints, most: int) -> Board:
     return Board(choice.copy(), least, added, place, order, parent, link, old, np.zeros((most, width)))
 
 
-@njit(cache=True, nogil=True)
+@entry
 def room_of(capacity):
     """Return a segment tree over the time points, all of the capacity free."""
     size = 1
@@ -87,7 +85,7 @@ def room_of(capacity):
     return least, added
 
 
-@_inner
+@inner
 def _take(least, added, first, last, amount):
     """Take an amount (give, if negative) at the time points first .. last - 1."""
     if first >= last or amount == 0:
@@ -112,7 +110,7 @@ def _take(least, added, first, last, amount):
             i >>= 1
 
 
-@_inner
+@inner
 def _room(least, added, first, last):
     """Return the smallest room at the time points first .. last - 1."""
     if first >= last:
@@ -137,14 +135,14 @@ def _room(least, added, first, last):
     return a
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _take_all(least, added, first, last, amounts):
     """Take the usage of every node."""
     for v in range(len(first)):
         _take(least, added, first[v], last[v], amounts[v])
 
 
-@_inner
+@inner
 def _add_fixed(f, choice, v, i, belief):
     """Add to `belief` of v the costs of its i-th edge, whose other node has its choice."""
     e, w = f.adj_edge[i], f.adj_node[i]
@@ -155,7 +153,7 @@ def _add_fixed(f, choice, v, i, belief):
         belief[x] += table[at + x]
 
 
-@njit(cache=True, nogil=True)
+@entry
 def least_usage(c):
     """Return the choice of the smallest usage of every node, the cheapest among equals."""
     choice = np.zeros(len(c.node_ptr) - 1, dtype=np.int64)
@@ -169,7 +167,7 @@ def least_usage(c):
     return choice
 
 
-@njit(cache=True, nogil=True)
+@entry
 def decode(f, c, price, width):
     """Return a choice that fits: nodes in order, each the cheapest by the choices before and the messages from behind."""
     n = len(f.node_ptr) - 1
@@ -194,7 +192,7 @@ def decode(f, c, price, width):
     return choice
 
 
-@_inner
+@inner
 def _cheapest(b, usage, start, size, room):
     """Return the strategy of the smallest b among those that fit into the room."""
     best, value = -1, np.inf
@@ -204,7 +202,7 @@ def _cheapest(b, usage, start, size, room):
     return best
 
 
-@_inner
+@inner
 def _grow(f, board, root, most, skip, state):
     """Grow a tree from `root` by breadth first search; return its number of nodes."""
     count, done = 1, 0
@@ -233,7 +231,7 @@ def _grow(f, board, root, most, skip, state):
     return count
 
 
-@_inner
+@inner
 def _believe(f, board, count, price, scale):
     """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves, of the subtrees."""
     for i in range(count):
@@ -259,7 +257,7 @@ def _believe(f, board, count, price, scale):
             target[y] += least
 
 
-@_inner
+@inner
 def _value(f, board, count, price, scale):
     """Return what the tree costs with the choices on the board: (costs, costs and prices of usage)."""
     cost = priced = 0.0
@@ -281,7 +279,7 @@ def _value(f, board, count, price, scale):
     return cost, cost + priced
 
 
-@_inner
+@inner
 def _use(f, c, board, count, sign):
     """Take (sign 1) or give back (-1) the usage of the tree."""
     for i in range(count):
@@ -289,7 +287,7 @@ def _use(f, c, board, count, sign):
         _take(board.least, board.added, c.first[v], c.last[v], sign * c.usage[f.node_ptr[v] + board.choice[v]])
 
 
-@_inner
+@inner
 def _decide(f, c, board, count):
     """Choose from the root down, within the room; the usage of the tree has been given back."""
     for i in range(count):
@@ -308,7 +306,7 @@ def _decide(f, c, board, count):
         _take(board.least, board.added, c.first[v], c.last[v], c.usage[start + best])
 
 
-@njit(cache=True, nogil=True)
+@entry
 def improve(f, c, board, roots, price, manner, state):
     """Make a move at each root; return by how much the cost rose in all.
 

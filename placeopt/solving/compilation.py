@@ -59,7 +59,9 @@ GROUPS = {
         KernelGroup("lists-by-time", ("solvers.heuristics.time_kernels",), _FIRST + "lists_by_time", 8.0, _MAKESPAN),
         KernelGroup("clusterings", ("solvers.heuristics.clustering_kernels",), _FIRST + "clusterings", 7.0, _MAKESPAN),
         KernelGroup("walks", ("solvers.search.walk_kernels",), _FIRST + "walks", 9.0, _MAKESPAN),
-        KernelGroup("populations", ("solvers.search.population_kernels",), _FIRST + "populations", 7.0),
+        KernelGroup(
+            "populations", ("solvers.search.population_kernels", "solvers.search.edge_merging"), _FIRST + "populations", 7.0
+        ),
         KernelGroup(
             "bounds", tuple(f"makespan.bounds.{name}" for name in ("communication", "energy", "head_tail", "critical_path")),
             _FIRST + "bounds", 7.0, _MAKESPAN,
@@ -70,6 +72,15 @@ GROUPS = {
         KernelGroup("period-dp", ("solvers.exact.period_dp", "model.ideals"), _FIRST + "period_dp", 6.0, _PERIOD),
         KernelGroup("period-search", ("solvers.exact.period_local_search",), _FIRST + "period_search", 6.0, _PERIOD),
         KernelGroup("latency", ("latency.slots", "latency.bounds.slot_program"), _FIRST + "latency", 10.0, _LATENCY),
+        KernelGroup(
+            "sharding",
+            ("sharding.tree_moves", "sharding.compact", "sharding.bounds.message_passing", "sharding.bounds.exact_pass"),
+            _FIRST + "sharding", 20.0,
+        ),
+        KernelGroup("plan-ideals", ("solvers.planning.ideal_plan_search",), _FIRST + "plan_ideals", 9.0),
+        KernelGroup("plan-stages", ("solvers.planning.step_search",), _FIRST + "plan_stages", 4.0),
+        KernelGroup("replicas", ("solvers.exact.pipeline_plan",), _FIRST + "replicas", 4.0, _PERIOD),
+        KernelGroup("streams", ("streams.episode_loop",), _FIRST + "streams", 9.0),
         KernelGroup("pipelines", ("schedules.evaluate", "schedules.device_tree"), "placeopt.schedules.solve:warm_up", 8.0),
     )
 }  # fmt: skip

@@ -7,8 +7,8 @@ Only arrivals change what a policy sees, so the loop steps from arrival to arriv
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from placeopt.model.compiled import entry, inner, uncounted
 from placeopt.streams import episode_arrays as arrays
 
 # `_nrt=False` leaves reference counting out of functions that allocate nothing: counting every array of a NamedTuple at
@@ -24,7 +24,7 @@ CAUSES = ("completed", "refused", "no space", "deadline", "unfinished")
 MAX_DEGREE, MIN_DEGREE, CONSTANT, RANDOM, FEASIBLE_FIRST, ROLLOUT, LOG_LINEAR = range(7)
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _uniform(state):  # type: ignore[no-untyped-def]
     """Return a number in [0, 1) and advance the xorshift128+ state (uint64[2])."""
     x = state[0]
@@ -37,14 +37,14 @@ def _uniform(state):  # type: ignore[no-untyped-def]
     return np.float64((x + y) >> np.uint64(11)) / 9007199254740992.0
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _copy(source, target):  # type: ignore[no-untyped-def]
     """Copy an array by hand: an assignment of slices would allocate."""
     for i in range(len(source)):
         target[i] = source[i]
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _mark_free(free_at, now, free):  # type: ignore[no-untyped-def]
     """Mark the servers that are free now and return how many they are."""
     count = 0
@@ -54,7 +54,7 @@ def _mark_free(free_at, now, free):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _all_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     """Whether every server of a block is marked."""
     for k in range(server_ptr[row], server_ptr[row + 1]):
@@ -63,7 +63,7 @@ def _all_in(server_ptr, server, row, marked):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _first_fit(jobs, size, need, free, memory):  # type: ignore[no-untyped-def]
     """Return the first block of `size` free servers with `need` bytes each, or -1."""
     if size + 1 >= len(jobs.size_ptr):
@@ -79,14 +79,14 @@ def _first_fit(jobs, size, need, free, memory):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _mark(server_ptr, server, row, marks, value):  # type: ignore[no-untyped-def]
     """Mark, or unmark, the servers of a block."""
     for k in range(server_ptr[row], server_ptr[row + 1]):
         marks[server[k]] = value
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
     """Place a job by first fit on `work.free`; mark its servers in `work.trial`, return whether it fits.
 
@@ -134,7 +134,7 @@ def _place(jobs, model, d, work):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
     """Return the part of the free blocks of the larger degrees that the tried placement would spoil (0 to 1)."""
     total, lost = 0, 0
@@ -153,7 +153,7 @@ def _lost_room(jobs, work):  # type: ignore[no-untyped-def]
     return lost / total if total > 0 else 0.0
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _choose_feasible(jobs, policy, job, work):  # type: ignore[no-untyped-def]
     """Feasible-first: return the degree's index or -1; `work.held` marks the servers.
 
@@ -178,13 +178,13 @@ def _choose_feasible(jobs, policy, job, work):  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _in_time(jct, job, d):  # type: ignore[no-untyped-def]
     """Whether a job split with degree `d` fits an empty cluster and meets its deadline."""
     return 0 <= jct[job.model, d] <= job.deadline
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
     """The published heuristics: return an index among the degrees that do not exceed the free servers, or -1."""
     valid = 0
@@ -202,7 +202,7 @@ def _choose_published(jobs, policy, job, state):  # type: ignore[no-untyped-def]
     return valid - 1
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-untyped-def]
     """Serve `depth` sampled arrivals from `work.future` on by feasible-first; return the jobs lost and work left."""
     future = work.future
@@ -228,7 +228,7 @@ def _future_cost(jobs, policy, start, now, horizon, work):  # type: ignore[no-un
     return lost + policy.terminal * left
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: ignore[no-untyped-def]
     """Return the index of the degree, or -1, with the smallest expected cost of the near future.
 
@@ -262,7 +262,7 @@ def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: 
     return best
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
     """Return the servers in blocks of `size` that first fit packs side by side into `work.free` (kept)."""
     if size < 1 or size + 1 >= len(jobs.size_ptr):
@@ -277,7 +277,7 @@ def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
     return packed
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _features(jobs, policy, job, free_at, phi, valid, work):  # type: ignore[no-untyped-def]
     """Fill the features phi[D + 1, F] of every action and which are valid; action D refuses the job.
 
@@ -303,7 +303,7 @@ def _features(jobs, policy, job, free_at, phi, valid, work):  # type: ignore[no-
     _features_ahead(jobs, policy, job, job.now, free_at, phi[num_degrees], work)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _degree_features(jobs, policy, job, d, row, num_servers):  # type: ignore[no-untyped-def]
     """Where the seed's order puts the degree, and which degree it is, alone and with the state."""
     num_degrees = len(jobs.degrees)
@@ -321,7 +321,7 @@ def _degree_features(jobs, policy, job, d, row, num_servers):  # type: ignore[no
     row[at + arrays.FILL_SQUARED * num_degrees] = fill * fill
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _placement_features(jobs, policy, job, d, row, work):  # type: ignore[no-untyped-def]
     """Blocks that the tried placement spoils, the server time it takes, and the part of it lost to waiting."""
     at = arrays.DEGREE_FEATURES + arrays.NUM_DEGREE_GROUPS * len(jobs.degrees)
@@ -332,7 +332,7 @@ def _placement_features(jobs, policy, job, d, row, work):  # type: ignore[no-unt
     row[at + arrays.WASTE] = (np.ceil(gaps) - gaps) * used / num_servers
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _features_ahead(jobs, policy, job, end, free_at, row, work):  # type: ignore[no-untyped-def]
     """Free servers and packable blocks some gaps ahead, if the tried placement is made and ends at `end`."""
     at = arrays.DEGREE_FEATURES + arrays.NUM_DEGREE_GROUPS * len(jobs.degrees)
@@ -350,7 +350,7 @@ def _features_ahead(jobs, policy, job, end, free_at, row, work):  # type: ignore
         at += arrays.NUM_AHEAD
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _choose_log_linear(jobs, policy, phi, valid, state):  # type: ignore[no-untyped-def]
     """Return the action with the largest score, or one sampled from softmax(score / temperature)."""
     score = np.full(len(valid), -np.inf)
@@ -374,7 +374,7 @@ def _choose_log_linear(jobs, policy, phi, valid, state):  # type: ignore[no-unty
     return best
 
 
-@njit(cache=True, nogil=True)
+@entry
 def run_episode(jobs, stream, policy, state, work, outcome, decisions):  # type: ignore[no-untyped-def]
     """Run one stream from an empty cluster; fill `outcome`, and `decisions` if that has rows."""
     num_degrees = len(jobs.degrees)
@@ -405,7 +405,7 @@ def run_episode(jobs, stream, policy, state, work, outcome, decisions):  # type:
         _serve(jobs, job, d, free_at, stream.horizon, work, outcome, j)
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _serve(jobs, job, d, free_at, horizon, work, outcome, j):  # type: ignore[no-untyped-def]
     """Start job number `j` with the degree chosen for it, if it fits and is in time, and note what becomes of it."""
     outcome.degree[j], outcome.jct[j], outcome.held[j] = 0, 0, 0
@@ -431,7 +431,7 @@ def _serve(jobs, job, d, free_at, horizon, work, outcome, j):  # type: ignore[no
                 outcome.servers[j, s] = True
 
 
-@njit(cache=True, nogil=True, _nrt=False)
+@uncounted
 def _why_nothing(jobs, job, free_at, work):  # type: ignore[no-untyped-def]
     """Return why no degree was chosen: none meets the deadline, none of those fits now, or the policy refused."""
     answer = DEADLINE

@@ -19,9 +19,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from placeopt.model.arrays import frozen
+from placeopt.model.compiled import entry, inner
 from placeopt.model.errors import InputError
 from placeopt.model.heaps import pop, push
 from placeopt.streams.split import RULES, SplitJob, place_on_empty, split_counts, split_job
@@ -198,7 +198,7 @@ def _adding_time(data: float, devices: int, topology: RampTopology) -> float:
     return operations / min(topology.memory_frequency * intensity, topology.peak_flops)
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _best_ready(head, following, compute):  # type: ignore[no-untyped-def]
     """Return the op of a list with the smallest compute cost, then index; -1 if it is empty."""
     best, op = -1, head
@@ -209,7 +209,7 @@ def _best_ready(head, following, compute):  # type: ignore[no-untyped-def]
     return best
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _drop(op, s, head, following):  # type: ignore[no-untyped-def]
     """Take an op out of the list of server `s`."""
     previous, at = -1, head[s]
@@ -221,7 +221,7 @@ def _drop(op, s, head, following):  # type: ignore[no-untyped-def]
         following[previous] = following[op]
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _queue(op, job, head, following, changed):  # type: ignore[no-untyped-def]
     """Put a ready op into the list of its server."""
     s = job.server[op]
@@ -230,7 +230,7 @@ def _queue(op, job, head, following, changed):  # type: ignore[no-untyped-def]
     changed[s] = True
 
 
-@njit(cache=True, nogil=True)
+@inner
 def _land(edge, job, missing, landed, count):  # type: ignore[no-untyped-def]
     """Complete an edge; note its target if nothing else is missing there. Return how many ops have landed."""
     if job.sync[edge]:
@@ -243,7 +243,7 @@ def _land(edge, job, missing, landed, count):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _step(job, num_servers):  # type: ignore[no-untyped-def]
     """Simulate one training step; return (its length, compute time summed over the servers)."""
     n, num_edges = len(job.compute), len(job.target)

@@ -43,6 +43,7 @@ from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 from placeopt.plans.timeline import step_spread
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.plans import plan_figure
+from placeopt.solving.compilation import ensure
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 
@@ -129,7 +130,7 @@ def piper() -> Iterator[Job]:
             memory=float(given["memory_gib"]) * 2**30, bandwidth=25 * 2**30, copies=longer,
         )  # fmt: skip
         solver = make_solver("plan-ideals", "plan")
-        solver.warm_up()
+        ensure(solver.kernels)
         with Clock() as clock:
             result = run(problem, solver, Budget(300.0))
         return {
@@ -149,7 +150,7 @@ def piper() -> Iterator[Job]:
 def step_row(problem: StepPlanProblem, seconds: float, tolerance: float = 0.0, reference: float | None = None) -> Row:
     """Search one problem and return what came of it."""
     solver = make_solver("plan-stages", "plan", tolerance=tolerance)
-    solver.warm_up()
+    ensure(solver.kernels)
     with Clock() as clock:
         result = run(problem, solver, Budget(seconds))
     found = result.seconds is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ SAMPLE_JOBS = 25
 @dataclass(frozen=True)
 class DegreeSolver(SearchSolver):
     """A solver that tunes a degree policy; its solution is the episode of the policy on the stream itself."""
+
+    kernels: ClassVar[tuple[str, ...]] = ("streams",)
 
     @abstractmethod
     def policies(self, problem: JobStreamProblem, tracker: Tracker[Episode]) -> Iterator[DegreePolicy]:

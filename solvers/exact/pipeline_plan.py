@@ -27,10 +27,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
 
 from placeopt.model.arrays import NO_VALUE
+from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError
 from placeopt.model.ideals import ideal_lattice, linear_lattice
 from placeopt.period.contracted import contract
@@ -192,7 +192,7 @@ class ClusterModel(NamedTuple):
     outer: NDArray[np.int64]  # (m,) ticks on a cluster's uplink
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _segments(a, members):  # type: ignore[no-untyped-def]
     """Load, uplink time and weights' time of the nodes B - A for every pair of ideals (A, B), A within B."""
     count, n = members.shape
@@ -244,7 +244,7 @@ def _stage_loads(load: NDArray[np.int64], sync: NDArray[np.int64], most: int) ->
     return stage
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def _inside(stage, size):  # type: ignore[no-untyped-def]
     """V(A, B, c) of the module text, shape (I, I, size + 1)."""
     most, count = stage.shape[0] - 1, stage.shape[1]

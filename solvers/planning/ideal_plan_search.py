@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
+
+from placeopt.model.compiled import entry, inner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,7 +79,7 @@ class Work(NamedTuple):
     unknown: NDArray[np.int64]  # (1,) knapsacks that met the limit of nodes
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _sort_layers(arrays, scratch, t, y):  # type: ignore[no-untyped-def]
     """Order the layers by extra work per unit saved when y micro-batches are kept."""
     n = arrays.work.shape[2]
@@ -90,12 +91,12 @@ def _sort_layers(arrays, scratch, t, y):  # type: ignore[no-untyped-def]
     scratch.ordered[t, y] = True
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _contains(arrays, ideal, v):  # type: ignore[no-untyped-def]
     return arrays.bits[ideal, v >> 6] >> np.uint64(v & 63) & ONE
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _branch(scratch, count, need, allowed):  # type: ignore[no-untyped-def]
     """Decide exactly whether items 0..count-1, sorted by ratio, can save `need` for `allowed`: 1, 0, or -1 unknown.
 
@@ -138,7 +139,7 @@ def _branch(scratch, count, need, allowed):  # type: ignore[no-untyped-def]
         saved -= scratch.saved[depth - 1]
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _collect(arrays, scratch, stage, y):  # type: ignore[no-untyped-def]
     """Take the faster choice of every layer of a stage, marked in `taken`; list the slower but smaller ones as items.
 
@@ -171,7 +172,7 @@ def _collect(arrays, scratch, stage, y):  # type: ignore[no-untyped-def]
     return work, memory, count
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _fits(arrays, scratch, stage, y, allowed, optimistic):  # type: ignore[no-untyped-def]
     """Whether the layers of a stage (inner, outer, t) fit with y micro-batches for at most `allowed` ticks of work.
 
@@ -210,7 +211,7 @@ def _fits(arrays, scratch, stage, y, allowed, optimistic):  # type: ignore[no-un
     return answer == 1
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _enough_items(scratch, count, need, allowed):  # type: ignore[no-untyped-def]
     """Whether as many items as the largest savings need are possible at all: the cheapest of them must be allowed.
 
@@ -226,7 +227,7 @@ def _enough_items(scratch, count, need, allowed):  # type: ignore[no-untyped-def
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _quick(arrays, stage, y, allowed):  # type: ignore[no-untyped-def]
     """Return 1 if the stage fits without recomputation, 0 if it does not even fit with all of it, else -1."""
     inner, outer, t = stage
@@ -243,14 +244,14 @@ def _quick(arrays, stage, y, allowed):  # type: ignore[no-untyped-def]
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _possible(arrays, scratch, stage, y, allowed, optimistic):  # type: ignore[no-untyped-def]
     """Whether a stage fits; see `_fits`, which is asked only where sums do not tell."""
     quick = _quick(arrays, stage, y, allowed)
     return quick == 1 if quick >= 0 else _fits(arrays, scratch, stage, y, allowed, optimistic)
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _sort_items(scratch, count):  # type: ignore[no-untyped-def]
     """Sort the items by extra work per unit saved: nearly done, since layers come in that order."""
     for i in range(1, count):
@@ -263,7 +264,7 @@ def _sort_items(scratch, count):  # type: ignore[no-untyped-def]
         scratch.extra[j], scratch.saved[j], scratch.members[j] = extra, saved, v
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _traffic(arrays, inner, outer, t):  # type: ignore[no-untyped-def]
     """Ticks of the edges that enter and leave the stage outer - inner."""
     total = arrays.sent_out[t, outer]
@@ -276,7 +277,7 @@ def _traffic(arrays, inner, outer, t):  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _inside(arrays, inner, outer):  # type: ignore[no-untyped-def]
     for w in range(arrays.bits.shape[1]):
         if arrays.bits[inner, w] & ~arrays.bits[outer, w]:
@@ -284,7 +285,7 @@ def _inside(arrays, inner, outer):  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _most_in_flight(arrays, scratch, stage, ends, allowed, optimistic):  # type: ignore[no-untyped-def]
     """Return the largest number of micro-batches between the ends that fit, 0 if none does."""
     low, high = ends
@@ -301,7 +302,7 @@ def _most_in_flight(arrays, scratch, stage, ends, allowed, optimistic):  # type:
     return low
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _allowed(arrays, stage, d, limit):  # type: ignore[no-untyped-def]
     """Return the ticks of work that a stage may take on d replicas, -1 if even its least work is too much."""
     inner, outer, t = stage
@@ -315,7 +316,7 @@ def _allowed(arrays, stage, d, limit):  # type: ignore[no-untyped-def]
     return allowed if least <= allowed else -1
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _insert(labels, head, used, ideal, row):  # type: ignore[no-untyped-def]
     """Add a label to an ideal unless another dominates it; those that it dominates are unlinked."""
     previous, at = -1, head[ideal]
@@ -337,7 +338,7 @@ def _insert(labels, head, used, ideal, row):  # type: ignore[no-untyped-def]
     return used + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _extend(arrays, table, step, flight, limit):  # type: ignore[no-untyped-def]
     """Put the stage of `step` before every label of its outer ideal that leaves it enough memory and devices."""
     labels, head, used = table
@@ -360,7 +361,7 @@ def _extend(arrays, table, step, flight, limit):  # type: ignore[no-untyped-def]
     return labels, head, used
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _ranges(arrays, labels, at):  # type: ignore[no-untyped-def]
     """Return the fewest devices and the least and largest sum of data degrees of an ideal's labels."""
     fewest, least, most = arrays.devices, arrays.samples, 0
@@ -371,7 +372,7 @@ def _ranges(arrays, labels, at):  # type: ignore[no-untyped-def]
     return fewest, least, most
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def search_limit(arrays, scratch, limit, optimistic):  # type: ignore[no-untyped-def]
     """Return (labels, label of the finished plan or -1): a plan whose stages take at most `limit` ticks each."""
     num_ideals = len(arrays.bits)
@@ -408,7 +409,7 @@ def search_limit(arrays, scratch, limit, optimistic):  # type: ignore[no-untyped
     return table[0][: table[2]].copy(), head[0]
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def recomputed_layers(arrays, scratch, stage, y):  # type: ignore[no-untyped-def]
     """Return the least work of a stage that fits with y micro-batches, and mark the layers recomputed; -1: none.
 

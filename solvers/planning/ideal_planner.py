@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.plans.sample_price import sample_prices
-from placeopt.solvers.planning.ideal_plans import all_plans, compile_search, prefix_plans
+from placeopt.solvers.planning.ideal_plans import all_plans, prefix_plans
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -39,11 +39,8 @@ class IdealPlanner(SearchSolver):
     """Bisection over the time per sample; each step an exact dynamic program over ideals."""
 
     name: ClassVar[str] = "plan-ideals"
+    kernels: ClassVar[tuple[str, ...]] = ("plan-ideals",)
     max_ideals: int = option(2_000_000, low=1, meaning="above this only prefixes of the given order are searched")
-
-    def warm_up(self) -> None:
-        """Compile the kernels."""
-        compile_search()
 
     def search(self, problem: SamplePlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         """Plans of prefixes, then of all ideals."""

@@ -138,14 +138,3 @@ def _smaller(problem: SamplePlanProblem) -> bool:
     kept = problem.kept[:, PLAIN] - problem.kept[:, RECOMPUTE]
     once = kept + problem.fixed[:, PLAIN] - problem.fixed[:, RECOMPUTE]
     return bool(((kept >= 0) & (once >= 0) & (problem.work[:, RECOMPUTE] >= 0)).all())
-
-
-def compile_search() -> None:
-    """Compile the kernels on a problem of one layer."""
-    one, edge = np.ones((1, 2, 1), np.int64), np.zeros((1, 0), np.int64)
-    problem = SamplePlanProblem(
-        ("layer",), (1,), one, one[:, 0], one, one, edge[0], edge[0], edge, edge, devices=1, samples=1, capacity=2
-    )
-    plans = all_plans(problem, 10)
-    if plans is not None:
-        plans.within(plans.most)

@@ -20,18 +20,17 @@ import heapq
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
 from placeopt.model.errors import Refused
 from placeopt.model.interruptible import call_interruptibly
 from placeopt.plans.step_bounds import NEVER, batch_work, least_period
 from placeopt.plans.step_price import StepPrice, step_price
 from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables
-from placeopt.solvers.planning.step_search import CLOSING, FILL, StepArrays, least_stage_period, search_period
+from placeopt.solvers.planning.step_search import CLOSING, FILL, search_period
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from placeopt.plans.plan import ReplicaGroup, TrainingPlan
@@ -72,16 +71,8 @@ class StepPlanner(SearchSolver):
     """Exact dynamic programs over stages, cut by period; see the module."""
 
     name: ClassVar[str] = "plan-stages"
+    kernels: ClassVar[tuple[str, ...]] = ("plan-stages",)
     tolerance: float = option(0.0, low=0.0, high=1.0, meaning="relative gap at which a search may end")
-
-    def warm_up(self) -> None:
-        """Compile the kernels."""
-        one, pair = np.ones((1, 2, 2), np.int64), np.ones(2, np.int64)
-        link, price = np.zeros((1, 1, 3, 2, 2), np.int64), np.ones((1, 2), np.int64)
-        least_stage_period((one, one, price), price, pair, 0, 5)
-        search_period(
-            StepArrays(one, one, one, price, link, link[:, :, :2].copy(), np.zeros(2, np.int64), 0, pair, price, 1, 1), 5, 9
-        )
 
     def search(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         """Open the range with the least bound until none is below the best plan."""

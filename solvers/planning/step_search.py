@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numba
 import numpy as np
+
+from placeopt.model.compiled import entry, inner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +52,7 @@ class StepArrays(NamedTuple):
     max_stages: int
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def least_prices(spans, price, limit):  # type: ignore[no-untyped-def]
     """Return the least priced devices for the layers before each cut, per price, with stages of compute <= limit.
 
@@ -75,7 +76,7 @@ def least_prices(spans, price, limit):  # type: ignore[no-untyped-def]
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untyped-def]
     """Return the least limit in low..high for which the devices may do, `high` + 1 if none does."""
     high += 1
@@ -93,7 +94,7 @@ def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untype
     return low
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _hopeless(arrays, prices, row, cutoff):  # type: ignore[no-untyped-def]
     """Whether a label cannot become a plan below `cutoff`."""
     cut = row[CUT]
@@ -111,7 +112,7 @@ def _hopeless(arrays, prices, row, cutoff):  # type: ignore[no-untyped-def]
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _insert(labels, head, used, row):  # type: ignore[no-untyped-def]
     """Add a label to the list of its cut and class unless one there is as good; drop those that it beats."""
     cut, c = row[CUT], row[CLASS]
@@ -138,7 +139,7 @@ def _insert(labels, head, used, row):  # type: ignore[no-untyped-def]
     return used + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _last_stages(arrays, table, prices, limit, cutoff):  # type: ignore[no-untyped-def]
     """Lay every possible last stage."""
     labels, head, used = table
@@ -158,7 +159,7 @@ def _last_stages(arrays, table, prices, limit, cutoff):  # type: ignore[no-untyp
     return labels, head, used
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-def]
     """Lay every possible stage before the label `at`, which has `stages` - 1 stages; `bounds`: prices, limit, cutoff."""
     labels, head, used = table
@@ -195,7 +196,7 @@ def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-d
     return labels, head, used
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def search_period(arrays, limit, cutoff):  # type: ignore[no-untyped-def]
     """Return (labels, best label or -1): least fill + closing below `cutoff` with periods of at most `limit`."""
     classes, width = arrays.compute.shape[0], arrays.compute.shape[1]

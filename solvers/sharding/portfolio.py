@@ -6,9 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.evaluate import total_cost
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.sharding.two_sided import TwoSided
@@ -34,17 +31,8 @@ class ShardingPortfolio(SearchSolver):
 
     name: ClassVar[str] = "sharding-portfolio"
     endless: ClassVar[bool] = True
+    kernels: ClassVar[tuple[str, ...]] = ("sharding",)
     slice_seconds: float = option(2.0, above=0.0, high=60.0, meaning="seconds between exchanges of bound and search")
-
-    def warm_up(self) -> None:
-        """Compile the kernels on a small problem."""
-        nodes = {"intervals": [[0, 2]] * 3, "costs": [[1, 2]] * 3, "usages": [[0, 1]] * 3}
-        edges = {"nodes": [[0, 1], [2, 1]], "costs": [[1, 2, 3, 1]] * 2}
-        tiny = from_contest({"problem": {"nodes": nodes, "edges": edges, "usage_limit": 2}})
-        sides = TwoSided(tiny, np.random.default_rng(0))
-        sides.start()
-        sides.turn(5)
-        sides.certify()
 
     def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:
         """Improve both until the budget is spent or they meet."""

@@ -28,6 +28,7 @@ class TreeDescent(SearchSolver):
     """Tree moves of all sizes by turns until a round brings nothing."""
 
     name: ClassVar[str] = "tree-descent"
+    kernels: ClassVar[tuple[str, ...]] = ("sharding",)
     patience: int = option(2, low=1, meaning="rounds without an improvement after which it ends")
 
     def search(self, problem: ShardingProblem, tracker: Tracker[ShardingSolution]) -> None:

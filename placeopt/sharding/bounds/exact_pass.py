@@ -21,7 +21,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from placeopt.model.compiled import entry
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,7 +96,7 @@ def exact_pass(compact: Compact, witness: Witness) -> Pass:
     return Pass(-(-scaled >> witness.cost_bits), scaled, slack)
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _pass(c, w, price):
     """Return the sum of the minima in two words of 32 bits, and the slacks."""
     low = (np.int64(1) << 32) - 1
@@ -148,7 +149,7 @@ def survivors(compact: Compact, witness: Witness, found: Pass, upper: int) -> tu
     return alive, pairs
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _pairs(c, w, slack, limit, pairs):
     """Write which pairs survive."""
     for e in range(len(c.edge)):

@@ -20,7 +20,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
+
+from placeopt.model.compiled import entry, inner
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,7 +65,7 @@ def factors_of(compact: Compact) -> Factors:
                    high_ptr, np.zeros(int(low_ptr[-1])), np.zeros(int(high_ptr[-1])))  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@entry
 def _turn(edge_ptr, rows, columns, table, turned):
     """Write every table transposed."""
     for e in range(len(rows)):
@@ -74,7 +75,7 @@ def _turn(edge_ptr, rows, columns, table, turned):
                 turned[at + y * rows[e] + x] = table[at + x * columns[e] + y]
 
 
-@njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@inner
 def _gather(f, v, price, b):
     """Write b_v and return its number of entries and of earlier neighbours."""
     start = f.node_ptr[v]
@@ -97,7 +98,7 @@ def _gather(f, v, price, b):
     return size, before
 
 
-@njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@inner
 def _send(source, message, target, table, rows, columns, share, b):
     """Write target(y) = min_x share b(x) - message(x) + table(x, y), less its minimum, which is returned."""
     for y in range(columns):
@@ -116,7 +117,7 @@ def _send(source, message, target, table, rows, columns, share, b):
     return least
 
 
-@njit(cache=True, nogil=True)
+@entry
 def sweep_up(f, price, width):
     """Send messages from every node to its later neighbours; return the bound without the capacities' part."""
     b = np.empty(width)
@@ -136,7 +137,7 @@ def sweep_up(f, price, width):
     return bound
 
 
-@njit(cache=True, nogil=True)
+@entry
 def sweep_down(f, price, width):
     """Send messages from every node, last first, to its earlier neighbours; return the bound as `sweep_up` does."""
     b = np.empty(width)
@@ -155,7 +156,7 @@ def sweep_down(f, price, width):
     return bound
 
 
-@njit(cache=True, nogil=True)
+@entry
 def chain_usage(f, price, width):
     """Return, after `sweep_up`, the usage of every node averaged over the cheapest choices of the chains through it.
 
@@ -191,7 +192,7 @@ def chain_usage(f, price, width):
     return expected
 
 
-@njit(cache=True, nogil=True)
+@entry
 def settle(f, price, width):
     """Move, after `sweep_up`, every node's shares of b into its edges, so that the plain sum of minima is the bound."""
     b = np.empty(width)
@@ -205,7 +206,7 @@ def settle(f, price, width):
                 f.to_low[at + x] -= share * b[x]
 
 
-@njit(cache=True, nogil=True)
+@entry
 def clamp_to(f, cost, table, most):
     """Take the costs of nodes and edges anew, each at most `most`."""
     for i in range(len(cost)):
