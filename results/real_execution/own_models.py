@@ -4,8 +4,8 @@
     python results/real_execution/own_models.py --quick    # a trial: small models, one round, nothing is written
 
 Every model is placed in a dozen ways and each placement is executed `rounds` times in turn; its results are compared with
-those of the unsplit model once. Torch modules are calibrated on other placements (as study.py does it); ONNX models by one
-profile of ONNX Runtime. Writes own_models.csv (every placement) and own_models_summary.csv (error, rank correlation,
+those of the unsplit model once. Torch modules are calibrated on other placements (as study.py does it), ONNX models by a
+profile of ONNX Runtime in every round. Writes own_models.csv (every placement) and own_models_summary.csv (error, rank correlation,
 speed-up of the best simulated placement, measured and simulated).
 """
 
@@ -80,20 +80,24 @@ def onnx_rows(name: str, write: Any, rounds: int, quick: bool) -> list[Compariso
         feeds, dims = write(path, quick)
         graph = load_graph(path, **({"dims": dims} if dims else {}))[0]
         sessions = OnnxSessions(onnx_program(path), feeds)
-        costs = onnx_op_seconds(sessions.program, feeds, graph, repeat=10)
+        profiles = [onnx_op_seconds(sessions.program, feeds, graph)]
         kind = sessions.cluster().devices[0].kind
-        timed = with_measured_times(graph, costs.seconds, kind)
-        problem = lower(timed, sessions.cluster())
-        table = placements(timed, Nominal(problem))  # type: ignore[arg-type]
+        timed = with_measured_times(graph, profiles[0].seconds, kind)
+        table = placements(timed, Nominal(lower(timed, sessions.cluster())))  # type: ignore[arg-type]
         runs: dict[str, list[float]] = {label: [] for label in table}
-        simulated = {}
         for turn in range(rounds):
             for label, placement in table.items():
                 parts = sessions.parts(timed, placement)
                 runs[label].append(sessions.run(parts, repeat=5, check=turn == 0).makespan)
-                coarse = lower(parts.graph, sessions.cluster())
-                simulated[label] = evaluate(coarse, parts.placement, "priority", check=False).makespan * coarse.tick_seconds
-        print(name, graph.num_ops, "ops", costs.counts(), flush=True)
+            profiles.append(onnx_op_seconds(sessions.program, feeds, graph))  # as the machine is in this round
+        medians = {op: float(np.median([profile.seconds[op] for profile in profiles[1:]])) for op in profiles[0].seconds}
+        timed = with_measured_times(graph, medians, kind)
+        simulated = {}
+        for label, placement in table.items():
+            parts = sessions.parts(timed, placement)
+            coarse = lower(parts.graph, sessions.cluster())
+            simulated[label] = evaluate(coarse, parts.placement, "priority", check=False).makespan * coarse.tick_seconds
+        print(name, graph.num_ops, "ops", profiles[0].counts(), flush=True)
         return [_row(name, label, runs[label], simulated[label]) for label in table]
 
 
@@ -125,7 +129,7 @@ def summary(rows: list[Comparison]) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure all models."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     rounds = 1 if options.quick else options.rounds
