@@ -20,6 +20,16 @@ def data() -> Path:
     return folder
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile all kernels on all cores before workers share out the tests: they would wait for one another."""
+    if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", None):
+        return
+    from placeopt.solving.compilation import GROUPS, cached, compile_cold
+
+    if os.environ.get("NUMBA_DISABLE_JIT") != "1":
+        compile_cold([group for group in GROUPS.values() if not cached(group)])
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that need compiled speed when numba is interpreted."""
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,11 @@ from placeopt.model.objective import objective_of
 if TYPE_CHECKING:
     from placeopt.cli.comparison import Comparison
     from placeopt.model.result import Result
+
+
+def _load_pictures() -> None:
+    with contextlib.suppress(ImportError):  # whoever draws says so
+        importlib.import_module("matplotlib.pyplot")
 
 
 @dataclass
@@ -32,6 +40,11 @@ class Outcome:
     json: bool
     files: list[str] = field(default_factory=list)
     unwritten: str = ""
+
+    def prepare(self) -> None:
+        """Load what draws the pictures while a search runs, not after it."""
+        if self.folder is not None:
+            threading.Thread(target=_load_pictures, daemon=True).start()
 
     def keep(self, result: Result[Any]) -> None:
         """Save a result as soon as there is one; a full disk does not end the search."""

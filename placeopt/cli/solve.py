@@ -79,9 +79,15 @@ def solve_command(
         interrupt.rescued_by(lambda: outcome.tell(comparison.snapshot(), pictures=False)),
         _progress(problem, json) as (announce, show),
     ):
+
+        def tell(stage: str) -> None:
+            if solvers and stage == solvers[-1][0]:
+                outcome.prepare()
+            announce(stage)
+
         compare(
             comparison, solvers, Budget(seconds, evaluations, target), seed=seed, initial=start,
-            bound_seconds=bound_seconds, announce=announce, on_progress=show, keep=outcome.keep,
+            bound_seconds=bound_seconds, announce=tell, on_progress=show, keep=outcome.keep,
             meanwhile=lambda found: first_table(found, [name for name, _ in solvers], quiet=json),
         )  # fmt: skip
     with interrupt.rescued_by(lambda: outcome.tell(comparison, pictures=False)):
