@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.placement import Placement
 from placeopt.model.threads import num_threads
+from placeopt.solvers.dual_side import DualSide, worth_it
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.options import option
@@ -65,6 +66,7 @@ class Portfolio(MeasuringSearch):
 
     lns: bool = option(True, meaning="use large neighbourhood search (only with a limit of time)")
     walks: int = option(2, low=1, meaning="annealing walks at the same time")
+    prove: bool = option(True, meaning="prove beside the search, on a core of its own (only with a limit of time)")
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Run the stages until the budget is spent or the bound is met."""
@@ -77,19 +79,31 @@ class Portfolio(MeasuringSearch):
                 stages.bound()
             if problem.num_ops <= SLOW.get(name, problem.num_ops):
                 stages.heuristic(name)
-        shared = {"start": "random", "measure": self.measure, "threads": self.threads}
+        threads = num_threads() if self.threads is None else self.threads
+        two_sided = self.prove and evaluator.ordered and self.measure is None and tracker.budget.evaluations is None
+        if two_sided and not tracker.stop() and worth_it(problem, tracker.seconds_left, threads):
+            with DualSide(tracker):
+                self._improve(stages, walks=max(1, self.walks - 1), threads=threads - 1, front=False)
+        else:
+            self._improve(stages, walks=self.walks, threads=threads, front=True)
+        evaluator.conclude()
+
+    def _improve(self, stages: Stages, *, walks: int, threads: int, front: bool) -> None:
+        """Improve what the heuristics found until the budget is spent or the bound is met."""
+        evaluator, tracker = stages.evaluator, stages.tracker
+        problem = evaluator.problem
+        shared = {"start": "random", "measure": self.measure, "threads": threads}
         stages.search("cross-entropy", SAMPLING, refine=0.0, **shared)
         timed = tracker.budget.seconds is not None
         use_lns = self.lns and evaluator.ordered and timed and "lns" in specs("placement")
-        if use_lns:
+        if use_lns and front:
             stages.front()
-        stages.search("annealing", WALKING if use_lns else 1.0, walks=self.walks, **shared)
+        stages.search("annealing", WALKING if use_lns else 1.0, walks=walks, **shared)
         # Only where its first window, whose model grows with ops times devices, surely ends in time.
         if use_lns and tracker.seconds_left > LNS_SECONDS * problem.num_ops * problem.num_devices:
-            stages.search("lns", 1.0, num_workers=num_threads() if self.threads is None else self.threads)
+            stages.search("lns", 1.0, num_workers=threads)
         if use_lns:
-            stages.search("annealing", 1.0, walks=self.walks, **shared)  # where lns ended early
-        evaluator.conclude()
+            stages.search("annealing", 1.0, walks=walks, **shared)  # where lns ended early
 
 
 def is_large(problem: PlacementProblem) -> bool:

@@ -14,14 +14,17 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InfeasiblePlacementError, InputError, Refused, SolverError
 from placeopt.model.files import one_line
 from placeopt.model.objective import Finished, Objective, objective_of
-from placeopt.model.result import STOP_REASONS
+from placeopt.model.result import STOP_REASONS, TracePoint
 from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.registry import accepted_objectives
 from placeopt.solving.tracker import Tracker, running_trackers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from placeopt.model.bound import BoundReport
     from placeopt.model.result import Result
+    from placeopt.solving.exchange import Exchange
     from placeopt.solving.solver import OnProgress, Progress
 
 
@@ -38,6 +41,7 @@ def run(
     initial: Any = None,
     on_progress: OnProgress | None = None,
     bound: BoundReport | bool = False,
+    exchange: Exchange | None = None,
 ) -> Result[Any]:
     """Run a solver and return what it found, valued and judged here.
 
@@ -46,6 +50,7 @@ def run(
     solver : a configured solver: ours, or any object with a `name` and the method `solve` of the Solver protocol.
     initial : a solution to start from; the result is never worse.
     bound : a bound that is known already, or True to prove the quick ones within the budget.
+    exchange : where another side of the same solve leaves what it finds.
 
     Raises
     ------
@@ -63,6 +68,7 @@ def run(
     ensure(kernels_of(objective, [solver], bounds=bound is True))  # kernels are compiled before the clock starts
     tracker: Tracker[Any] = Tracker(solver.name, problem, budget, seed=seed, on_progress=on_progress)
     measured = getattr(solver, "measure", None) is not None  # bounds hold for the model, not for the caller's clock
+    tracker.exchange = exchange
     if initial is not None:
         _offer_initial(tracker, objective, initial, measured)
         tracker.initial = tracker.value, initial
@@ -105,13 +111,18 @@ def run_part(
     if evaluations is None and tracker.budget.evaluations is not None:
         evaluations = max(1, tracker.evaluations_left)
     part = Budget(seconds, evaluations, tracker.budget.target if target is None else target)
+    before = tracker.elapsed, tracker.evaluations
     try:
-        result = run(tracker.problem, solver, part, seed=tracker.seed, initial=initial, on_progress=_forward(tracker))
+        result = run(
+            tracker.problem, solver, part, seed=tracker.seed, initial=initial, on_progress=_forward(tracker),
+            exchange=tracker.exchange,
+        )  # fmt: skip
     except Refused:
         return None
     if adopt:
         limited = tracker.budget.evaluations is not None
         tracker.count(min(result.evaluations, tracker.evaluations_left) if limited else result.evaluations)
+        _remember(tracker, result.trace, *before)
         if result.solution is not None and result.value is not None:
             tracker.offer(result.value, result.solution)
             if tracker.solution is result.solution and tracker.value == result.value:
@@ -120,6 +131,17 @@ def run_part(
     if result.stop_reason == "interrupted":
         tracker.interrupt()
     return result
+
+
+def _remember(tracker: Tracker[Any], trace: Iterable[TracePoint], seconds: float, evaluations: int) -> None:
+    """Add what a part found on its way, and when, to the trace."""
+    value, bound = tracker.value, tracker.lower_bound
+    for point in trace:
+        better = point.incumbent is not None and (value is None or point.incumbent < value)
+        if better or point.lower_bound > bound:
+            value, bound = (point.incumbent if better else value), max(bound, point.lower_bound)
+            count = min(evaluations + point.evaluations, tracker.evaluations)
+            tracker.trace.append(TracePoint(seconds + point.seconds, count, value, bound))
 
 
 def best_so_far() -> Result[Any] | None:

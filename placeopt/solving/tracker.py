@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from placeopt.model.budget import Budget
+    from placeopt.solving.exchange import Exchange
 
 
 _running: list[Tracker[Any]] = []
@@ -43,6 +44,7 @@ class Tracker(Generic[SolutionT]):
     initial : value and solution that the run was given to start from, None without one.
     reason : why the problem has no solution, "" unless that is proved.
     message : one line a person should read.
+    exchange : what another side of the same solve is told and tells, None where there is only one.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Tracker(Generic[SolutionT]):
         self.reason = ""
         self.message = ""
         self.on_progress = on_progress
+        self.exchange: Exchange | None = None
         self._interval = progress_interval
         self._last_report = -1e9
 
@@ -140,6 +143,8 @@ class Tracker(Generic[SolutionT]):
         """Whether the search has to end now; sets `stop_reason` when it does."""
         if self.stopped:
             return True
+        if self.exchange is not None:
+            self.exchange.meet(self)
         reason = None
         if self.value is not None and self.value <= self.lower_bound:
             reason = "proved"

@@ -41,6 +41,7 @@ class CpSat(SearchSolver):
     num_workers: int = option(2, low=1, meaning="threads of CP-SAT")
     log: bool = option(False, meaning="print CP-SAT's own log")
     warm_start: bool = option(True, meaning="start from the best fast heuristic, not only from the initial solution")
+    windows: bool = option(True, meaning="re-optimise windows of the incumbent (makespan); without, all time goes to the proof")
 
     name: ClassVar[str] = "cp-sat"
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "bounds", "period-dp", "period-search")

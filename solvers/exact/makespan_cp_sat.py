@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,8 @@ def _search_whole(
             _solve_on_grid(settings, problem, tracker, analysis, scale, share)
             upper = upper if tracker.value is None else tracker.value
     scale = exact or -(-upper // COARSE_HORIZON)
-    if math.isfinite(tracker.seconds_left) and tracker.budget.evaluations is None and not tracker.stop():
+    timed = math.isfinite(tracker.seconds_left) and tracker.budget.evaluations is None
+    if settings.windows and timed and not tracker.stop():
         # what the whole model does not solve soon gains most from windows; the bound is pursued at the end
         closed = _solve_on_grid(settings, problem, tracker, analysis, scale, FIRST_SHARE)
         if tracker.solution is not None and not closed and not tracker.stop():
@@ -167,7 +169,8 @@ def _solve_on_grid(
             solver.stop_search()
 
     solver.best_bound_callback = on_bound
-    outcome = solve_interruptibly(solver, model.model, Watch())
+    with nullcontext() if tracker.exchange is None else tracker.exchange.ending(solver.stop_search):
+        outcome = solve_interruptibly(solver, model.model, Watch())
     tracker.count(max(1, int(solver.num_conflicts)))
     if outcome == cp_model.INFEASIBLE:
         _record_infeasible(tracker, upper, scale)

@@ -1,0 +1,61 @@
+"""Two sides of one solve: what the searches and the proof that run beside each other tell one another.
+
+Each side has a tracker of its own and a thread of its own; whenever one asks its tracker whether to stop, the tracker
+meets the exchange: it leaves a better incumbent or bound, and takes what the other side left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from placeopt.solving.tracker import Tracker
+
+PATIENCE = 0.3
+"""Seconds for which the end of a side is waited for; one that takes longer ends by itself, at the latest with the process."""
+
+
+class Exchange:
+    """The best incumbent and the best bound of all sides."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value: Any = None
+        self._solution: Any = None
+        self._bound: Any = 0
+        self._method = "none"
+        self._stops: list[Callable[[], object]] = []
+
+    def meet(self, tracker: Tracker[Any]) -> None:
+        """Leave what is better in the tracker, and give it what is better here."""
+        with self._lock:
+            if tracker.value is not None and (self._value is None or tracker.value < self._value):
+                self._value, self._solution = tracker.value, tracker.solution
+            if tracker.lower_bound > self._bound:
+                self._bound, self._method = tracker.lower_bound, tracker.bound_method
+            value, solution, bound, method = self._value, self._solution, self._bound, self._method
+        if value is not None:
+            tracker.offer(value, solution)
+        tracker.raise_bound(bound, method)
+
+    @contextlib.contextmanager
+    def ending(self, stop: Callable[[], object]) -> Iterator[None]:
+        """Have a long call in the block stopped when the exchange ends."""
+        self._stops.append(stop)
+        try:
+            yield
+        finally:
+            self._stops.remove(stop)
+
+    def end(self, thread: threading.Thread) -> None:
+        """End a side that helps."""
+        until = time.perf_counter() + PATIENCE
+        while thread.is_alive() and time.perf_counter() < until:
+            for stop in list(self._stops):
+                stop()  # again and again: the call may not have begun when it is first told to stop
+            thread.join(0.01)

@@ -1,0 +1,68 @@
+"""The dual side of a solve: CP-SAT proves, in a thread of its own, while the searches improve the incumbent.
+
+Both sides tell each other what they find (`placeopt.solving.exchange`): the proof tests horizons just below the best
+incumbent that anyone has, and a search ends when the bound of the other side meets its value.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from placeopt.model.budget import Budget
+from placeopt.model.errors import Refused
+from placeopt.solving.exchange import Exchange
+from placeopt.solving.registry import make_solver
+from placeopt.solving.tracker import Tracker
+
+if TYPE_CHECKING:
+    from placeopt.model.problem import PlacementProblem
+
+LARGEST = 8000
+"""Ops times devices above which the whole model would take too long to build, and would prove nothing."""
+
+LEAST_SECONDS = 1.0
+"""Time left below which a second side is not worth its start."""
+
+
+class DualSide:
+    """Proves beside the searches of `tracker` from `start` to `end`; use it as a context."""
+
+    def __init__(self, tracker: Tracker[Any], num_workers: int = 1) -> None:
+        self.tracker, self.exchange = tracker, Exchange()
+        solver: Any = make_solver("cp-sat", num_workers=num_workers, warm_start=False, windows=False)
+        self._solver, self._failure = solver, list[BaseException]()
+        own: Tracker[Any] = Tracker("cp-sat", tracker.problem, Budget(tracker.seconds_left), seed=tracker.seed)
+        own.exchange = self.exchange
+        self._own, self._thread = own, threading.Thread(target=self._prove, name="placeopt-dual-side")
+
+    def __enter__(self) -> DualSide:
+        self.tracker.exchange = self.exchange
+        self.exchange.meet(self.tracker)
+        self.exchange.meet(self._own)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._own.stopped = True
+        self.exchange.end(self._thread)
+        self.exchange.meet(self.tracker)
+        self.tracker.exchange = None
+        if self._failure and error[0] is None:
+            raise self._failure[0]
+
+    def _prove(self) -> None:
+        try:
+            self._solver.search(self._own.problem, self._own)
+        except Refused:
+            pass
+        except BaseException as error:  # told to whoever waits for both sides
+            self._failure.append(error)
+        finally:
+            self.exchange.meet(self._own)
+
+
+def worth_it(problem: PlacementProblem, seconds: float, threads: int) -> bool:
+    """Whether a second side can pay: time, a core of its own, and a model that CP-SAT can hold."""
+    small = problem.num_ops * problem.num_devices <= LARGEST
+    return small and threads > 1 and LEAST_SECONDS <= seconds < float("inf")
