@@ -67,10 +67,14 @@ class Cut:
     parts: NDArray[np.int64] | None = None
     sync: float = 0.0
 
-    def problem(self, *, mode: str, recompute: bool) -> PipelineProblem:
+    def problem(self, *, mode: str, recompute: bool, split: bool = False) -> PipelineProblem:
         """Return the pipeline problem; InputError if memory does not suffice."""
-        one = pipeline_of_placement(self.placed, self.device, mode=mode, recompute=recompute, parts=self.parts)
+        one = self.one_direction(mode=mode, recompute=recompute, split=split)
         return both_directions(one, self.placed, self.device) if self.shape == "X" else one
+
+    def one_direction(self, *, mode: str, recompute: bool, split: bool = False) -> PipelineProblem:
+        """Return the pipeline problem, for X that of the first of its two directions."""
+        return pipeline_of_placement(self.placed, self.device, mode=mode, recompute=recompute, split=split, parts=self.parts)
 
 
 def cut_model(shape: str, stages: int, graph: OpGraph, cluster: Cluster, mode: str, seconds: float) -> Cut:

@@ -161,6 +161,27 @@ def pipeline_of_placement(
     )  # fmt: skip
 
 
+def stage_of_ops(
+    problem: PlacementProblem, device: ArrayLike, parts: ArrayLike | None = None
+) -> tuple[NDArray[np.int64], list[int]]:
+    """Return the stage of every op, counted as the blocks of `pipeline_of_placement` are, and the device of every stage.
+
+    A backward op has the stage of its forward op. -1 is an op that belongs to no stage.
+    """
+    where = np.asarray(device, dtype=np.int64)
+    apart = where if parts is None else np.asarray(parts, dtype=np.int64)
+    model = PlacedModel(problem, where, apart, False, False, "train" if problem.backward.any() else "infer")
+    pieces = pieces_of(model)
+    rank = ranks(pieces, lags(model, pieces))
+    ordered = sorted((i for i, piece in enumerate(pieces) if piece.role == FORWARD), key=lambda i: rank[i])
+    stage = np.full(problem.num_ops, -1, dtype=np.int64)
+    for number, i in enumerate(ordered):
+        stage[pieces[i].ops] = number
+    for op in np.flatnonzero(problem.backward).tolist():
+        stage[op] = stage[model.base(op)]
+    return stage, [pieces[i].place for i in ordered]
+
+
 def _letter(model: PlacedModel, role: int) -> str:
     """Return the kind of the blocks of a role."""
     return {FORWARD: "F", INPUTS: "I" if model.split else "B", WEIGHTS: "W"}[role]

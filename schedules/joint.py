@@ -21,8 +21,9 @@ from placeopt.instances.training import training_graph
 from placeopt.model.cluster import Cluster
 from placeopt.model.errors import InputError, Refused
 from placeopt.schedules.bounds import best_bound, makespan_bound
-from placeopt.schedules.cuts import SHAPES, Cut, cut_model
+from placeopt.schedules.cuts import SHAPES, Cut, cut_model, first_devices
 from placeopt.schedules.from_model import join_passes, least_work
+from placeopt.schedules.model_cut import ModelCut
 from placeopt.schedules.solve import schedule_result
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Choice:
     cut_bound : seconds; no schedule of this cut has a shorter step.
     sync : seconds of `step` that the sum of the gradients takes.
     reason : why it has no step time.
+    cut : where the ops go, on the devices of the first replica; of the best choice only.
     """
 
     shape: str
@@ -106,6 +108,7 @@ class Choice:
     reason: str = ""
     problem: PipelineProblem | None = field(default=None, repr=False)
     result: Result[PipelineSchedule] | None = field(default=None, repr=False)
+    cut: ModelCut | None = field(default=None, repr=False)
 
     @property
     def title(self) -> str:
@@ -189,7 +192,8 @@ class JointResult:
 
 
 Cuts = dict[tuple[str, int, int], Any]
-"""(shape, stages, micro-batch size) -> Cut or the InputError in its place; ("graph", 0, size) -> OpGraph."""
+"""(shape, stages, micro-batch size) -> Cut or the InputError in its place; ("graph", 0, size) -> OpGraph, ("read", 0, size)
+-> the graph without the backward ops that were derived."""
 
 
 def choose_pipeline(
@@ -227,18 +231,14 @@ def choose_pipeline(
     return search.run()
 
 
-def _graph(model: Any, size: int, mode: str) -> OpGraph:
-    """Return the graph of one micro-batch of `size` samples, with the passes of every op joined."""
+def _graph(model: Any, size: int) -> OpGraph:
+    """Return the graph of one micro-batch of `size` samples."""
     if callable(model):
-        graph = model(size)
-    elif str(model).startswith("gen:"):
+        return model(size)  # type: ignore[no-any-return]
+    if str(model).startswith("gen:"):
         text = str(model)
-        graph, _ = load_graph(f"{text}{'&' if '?' in text else '?'}batch={size}")
-    else:
-        graph, _ = load_graph(model)
-    if mode == "train" and not graph.backward.any():
-        graph = training_graph(graph)
-    return join_passes(graph)
+        return load_graph(f"{text}{'&' if '?' in text else '?'}batch={size}")[0]
+    return load_graph(model)[0]
 
 
 class _Search:
@@ -251,10 +251,13 @@ class _Search:
         self.work: dict[int, float] = {}  # micro-batch size -> seconds of a step that all devices work at least
 
     def graph(self, size: int) -> OpGraph:
-        """Return the graph of a micro-batch of `size` samples."""
+        """Return the graph of a micro-batch of `size` samples, with the passes of every op joined."""
         key = ("graph", 0, size)
         if key not in self.cuts:
-            self.cuts[key] = _graph(self.model, size, self.options.mode)
+            graph = self.cuts["read", 0, size] = _graph(self.model, size)
+            if self.options.mode == "train" and not graph.backward.any():
+                graph = training_graph(graph)
+            self.cuts[key] = join_passes(graph)
         return self.cuts[key]  # type: ignore[no-any-return]
 
     def cut(self, shape: str, stages: int, size: int) -> Cut:
@@ -324,10 +327,17 @@ class _Search:
             raise InputError(f"no pipeline of this model fits: {why}")
         done.sort(key=lambda choice: choice.step or 0.0)
         best, runner_up = done[0], done[1] if len(done) > 1 else None
+        best = done[0] = replace(best, cut=self._told(best))
         return JointResult(
             best, runner_up, _why(best, runner_up, self.finished), (*done, *skipped, *self.finished), self.options.batch,
             step_bound=min(self.work.values()), cut_bound=min(choice.cut_bound for choice in (*done, *skipped)),
         )  # fmt: skip
+
+    def _told(self, choice: Choice) -> ModelCut:
+        """Return the cut of a choice, with the graph as it was read."""
+        cut = self.cut(choice.shape, choice.stages, choice.micro_batch)
+        graph = self.cuts["read", 0, choice.micro_batch]
+        return ModelCut(cut, load(graph, first_devices(self.cluster, choice.stages), objective="period"))
 
     def _schedule(self, choice: Choice) -> Choice:
         """Schedule one candidate with every solver that fits it, until one reaches the bound."""

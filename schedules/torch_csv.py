@@ -1,19 +1,23 @@
-"""Export a schedule to PyTorch's pipelining runtime (`_PipelineScheduleRuntime._load_csv`, format `compute_only`).
+"""Schedules as PyTorch's pipelining runtime reads them (`_PipelineScheduleRuntime._load_csv`, format `compute_only`).
 
-No header, row i is rank i (device i), cells in execution order, each `<stage><action><micro-batch>` with the actions F,
-B (whole backward), I (inputs) and W (weights). Sends and receives are added by PyTorch's own lowering.
+No header, row i is rank i, the i-th of the devices that have a stage, cells in execution order, each
+`<stage><action><micro-batch>` with the actions F, B (whole backward), I (inputs) and W (weights). Sends and receives are
+added by PyTorch's own lowering.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from placeopt.model.errors import InputError
+from placeopt.model.files import read_text
 from placeopt.schedules.known.chains import chains_of
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from placeopt.schedules.known.chains import Chain
     from placeopt.schedules.problem import PipelineProblem
@@ -38,7 +42,7 @@ def torch_rows(schedule: PipelineSchedule) -> list[list[str]]:
             label[chain.weight[stage]] = f"{stage}W"
     return [
         [f"{label[block]}{micro_batch}" for micro_batch, block in schedule.device_order(rank)]
-        for rank in range(problem.num_devices)
+        for rank in sorted(set(chain.device))
     ]
 
 
@@ -62,7 +66,47 @@ def _runnable_chain(problem: PipelineProblem) -> Chain:
     if len(chains) > 1:
         raise InputError(f"{refusal}: it has {len(chains)} independent chains (directions), and the runtime runs one; "
                          "export each direction alone")  # fmt: skip
-    idle = sorted(set(range(problem.num_devices)) - set(chains[0].device))
-    if idle:
-        raise InputError(f"{refusal}: '{problem.device_names[idle[0]]}' has no stage, and every rank needs one")
     return chains[0]
+
+
+_CELL = re.compile(r"([0-9]{1,6})([FBIW])([0-9]{1,6})")
+
+
+def read_torch_csv(path: str | Path) -> list[list[str]]:
+    """Return the cells of every rank of a `compute_only` CSV.
+
+    Raises
+    ------
+    InputError
+        If a cell is none, or a stage lies on two ranks, or misses a pass of a micro-batch.
+    """
+    where = f"schedule '{path}'"
+    lines = read_text(path, what="schedule").splitlines()
+    rows = [[cell.strip() for cell in line.split(",") if cell.strip()] for line in lines if line.strip()]
+    home: dict[int, int] = {}
+    passes: dict[tuple[int, int], str] = {}
+    for rank, row in enumerate(rows):
+        for cell in row:
+            match = _CELL.fullmatch(cell)
+            if match is None:
+                raise InputError(f"{where}: line {rank + 1}: expected cells such as 0F3 (stage, pass F, B, I or W, micro-batch), "
+                                 f"received '{cell[:20]}'")  # fmt: skip
+            stage, key = int(match[1]), (int(match[1]), int(match[3]))
+            if home.setdefault(stage, rank) != rank:
+                raise InputError(f"{where}: stage {stage} is on the ranks {home[stage]} and {rank}; a stage lives on one")
+            passes[key] = passes.get(key, "") + match[2]
+    if not passes:
+        raise InputError(f"{where}: expected one line per rank, received an empty file")
+    for stage in range(1 + max(home)):
+        for micro_batch in range(1 + max(j for _, j in passes)):
+            found = passes.get((stage, micro_batch), "")
+            if found not in ("FB", "FI", "FIW"):
+                raise InputError(f"{where}: stage {stage}, micro-batch {micro_batch}: expected F and then B, or I and W, "
+                                 f"received '{found}'")  # fmt: skip
+    return rows
+
+
+def ranks_of_stages(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the rank of every stage."""
+    home = {int(re.split("[FBIW]", cell)[0]): rank for rank, row in enumerate(rows) for cell in row}
+    return [home[stage] for stage in range(len(home))]

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
+from placeopt.instances.clusters.contention import channels
 from placeopt.instances.clusters.presets import (
     DEVICES,
     GIB,
@@ -26,14 +27,12 @@ from placeopt.instances.clusters.presets import (
     TENSOR_CORE_PEAKS,
 )
 from placeopt.instances.clusters.toml_file import read_cluster
-from placeopt.model.cluster import CONTENTION, Cluster, Device, contention_matrix
+from placeopt.model.cluster import Cluster, Device, contention_matrix
 from placeopt.model.errors import InputError, did_you_mean, nearest
 from placeopt.model.files import is_file
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
 _HOSTS = re.compile(r"(?:([0-9]+)x)?(?:([0-9]+)x)?([A-Za-z]\w*)(-pcie)?")
 """Hosts of like devices: their number, devices per host, the kind, and whether they are joined by PCI Express."""
@@ -183,46 +182,8 @@ def _with_options(cluster: Cluster, options: dict[str, str], text: str) -> Clust
         devices = [replace(device, peak_flops=device.peak_flops * fraction) for device in devices]
     channel = cluster.channel
     if "contention" in options:
-        wanted = options["contention"]
-        if wanted == "host":
-            channel = _host_channels(cluster)
-        elif wanted == "hardware":
-            channel = _hardware_channels(cluster)
-        elif wanted in CONTENTION:
-            channel = contention_matrix(len(devices), wanted)
-        else:
-            raise InputError(
-                f"cluster '{text}': contention must be one of {', '.join(CONTENTION)}, host, hardware; received '{wanted}'"
-            )
+        channel = channels(cluster, options["contention"], f"cluster '{text}'")
     return replace(cluster, devices=tuple(devices), channel=channel)
-
-
-def _host_channels(cluster: Cluster) -> NDArray[np.int64]:
-    """One channel per host for everything it sends to other hosts (its network card); none inside a host."""
-    hosts: dict[str, int] = {}
-    host = np.array([hosts.setdefault(d.name.rpartition("/")[0], len(hosts)) for d in cluster.devices])
-    outside = host[:, None] != host[None, :]
-    return np.where(outside, host[:, None], -1).astype(np.int64)
-
-
-SHARED = ("pcie", "usb")
-"""Links, by the beginning of their names, that all devices of a host share."""
-
-
-def _hardware_channels(cluster: Cluster) -> NDArray[np.int64]:
-    """Share links as the hardware does.
-
-    A device sends one transfer at a time into its switch (NVLink, Infinity Fabric, ICI); what crosses PCI Express or USB
-    shares the root of its host; what leaves a host shares its network card.
-    """
-    k = cluster.num_devices
-    outside = _host_channels(cluster)
-    hosts = {name: i for i, name in enumerate(dict.fromkeys(d.name.rpartition("/")[0] for d in cluster.devices))}
-    host = np.array([hosts[d.name.rpartition("/")[0]] for d in cluster.devices])
-    shared = np.array([link.name.startswith(SHARED) for link in cluster.links])[cluster.link_class]
-    port = np.arange(k)[:, None] + 2 * len(hosts)
-    inside = np.where(shared, host[:, None] + len(hosts), port)
-    return np.where(outside >= 0, outside, inside).astype(np.int64)
 
 
 def _at_precision(device: Device, precision: str, text: str) -> Device:

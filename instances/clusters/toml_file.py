@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.instances.clusters.contention import channels
 from placeopt.instances.clusters.presets import DEVICES, GIB, LINKS, MAX_DEVICES
 from placeopt.io.body import Body
 from placeopt.model.cluster import Cluster, Device, Link, contention_matrix
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
 # A cluster: devices, links, and which link joins which devices. Use it by --cluster FILE or po.load(..., cluster=FILE).
 name = "lab"
-contention = "source"      # none, pair (one transfer at a time per pair of devices), source (per sender)
+contention = "source"      # none, pair (one transfer at a time per pair of devices), source (per sender), host, hardware
 
 [[devices]]
 kind = "A100"              # a ready-made kind as the base; any field below overrides it
@@ -96,9 +97,9 @@ def read_cluster(path: str | Path) -> Cluster:
     connections = table.bodies("connections") if table.has("connections") else []
     link_class = _connect(connections, devices, links, where)
     links = links or {"uniform": LINKS["uniform"]}  # one device: nothing is ever sent
-    channel = contention_matrix(len(devices), table.text("contention", "none"))
     name = table.text("name", "") or Path(path).stem
-    return Cluster(name, tuple(devices), tuple(links.values()), link_class, channel)
+    cluster = Cluster(name, tuple(devices), tuple(links.values()), link_class, contention_matrix(len(devices), "none"))
+    return replace(cluster, channel=channels(cluster, table.text("contention", "none"), where))
 
 
 def _connect(rows: list[Body], devices: list[Device], links: dict[str, Link], where: str) -> NDArray[np.int64]:

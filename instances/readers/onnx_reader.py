@@ -36,6 +36,7 @@ def read(
     fuse: bool = True,
     fold: bool = True,
     shared: str = "colocate",
+    trip_count: int | None = None,
     max_bytes: int,
 ) -> OpGraph:
     """Read an ONNX model.
@@ -48,6 +49,8 @@ def read(
     fuse : merge batch norms and their remnants, and additions of a bias, into the op before.
     fold : remove shape arithmetic, identity and dropout ops.
     shared : "colocate" keeps a weight matrix used by several ops once and colocates them, "copy" copies it.
+    trip_count : turns of every Loop or Scan whose number of turns the file does not tell; without it such an op is costed
+        for one turn and flagged in `OpGraph.unshaped`.
 
     Raises
     ------
@@ -57,7 +60,9 @@ def read(
     proto = load_model(path, max_bytes=max_bytes)
     _fix_dims(proto, parse_dims(dims))
     proto = _inline(proto)
-    model = _translate(proto, infer(proto), proto.graph.name or path.stem, fold)
+    found = infer(proto)
+    found.turns = op_costs.check_turns(trip_count)
+    model = _translate(proto, found, proto.graph.name or path.stem, fold)
     model.name = path.stem.removeprefix("light_")
     return finish(model, fuse=fuse, fold=fold, shared=shared, is_identity=_is_identity)
 
@@ -227,8 +232,8 @@ def _is_identity(node: Node) -> bool:
 def _add_bodies(node: Node, proto_node: Any, values: Mapping[str, Value], found: Inferred) -> None:
     """Charge an If, Loop or Scan for its nested graphs, and make what they capture its inputs.
 
-    An If costs its dearest branch; a Loop its body times its trip count, once (and flagged) if unknown; a
-    Scan its body times the length of the sequence.
+    An If costs its dearest branch; a Loop its body times its trip count, a Scan its body times the length of the
+    sequence. Where these are unknown the user's trip count is taken, else one turn (and the op is flagged).
     """
     bodies = [g for a in proto_node.attribute for g in ([a.g] if a.HasField("g") else []) + list(a.graphs)]
     costs = []
@@ -236,15 +241,13 @@ def _add_bodies(node: Node, proto_node: Any, values: Mapping[str, Value], found:
         cost, captured = _body_cost(body, found)
         costs.append(cost)
         node.inputs += [name for name in captured if name in values and name not in node.inputs]
-    times = 1
+    known: int | None = 1
     if proto_node.op_type == "Loop":
         trips = found.known.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
-        node.attrs["uncertain"] = trips is None
-        times = 1 if trips is None else max(0, int(trips.reshape(-1)[0]))
+        known = None if trips is None else max(0, int(trips.reshape(-1)[0]))
     elif proto_node.op_type == "Scan":
-        length = _scan_length(proto_node, values)
-        node.attrs["uncertain"] = length is None
-        times = length or 1
+        known = _scan_length(proto_node, values)
+    times = op_costs.turns_of(node, known, found.turns)
     if costs:
         top = max(costs, key=lambda c: (c.flops, c.bytes_moved))
         node.extra = Cost(

@@ -36,11 +36,13 @@ class Inferred:
     shapes : shape and element type of every value that has a tensor type, nested graphs included.
     data : content of the small integers that shape arithmetic computed.
     known : the same, and the small integers that the file holds.
+    turns : of a Loop or Scan whose number of turns nothing tells; None where the user does not say either.
     """
 
     shapes: dict[str, tuple[Shape | None, str]] = field(default_factory=dict)
     data: dict[str, NDArray[Any]] = field(default_factory=dict)
     known: dict[str, NDArray[Any]] = field(default_factory=dict)
+    turns: int | None = None
 
 
 def infer(model: Any) -> Inferred:

@@ -11,6 +11,9 @@ import math
 from typing import TYPE_CHECKING
 
 from placeopt.instances.readers.model_ir import Cost
+from placeopt.model.errors import InputError
+
+MAX_TURNS = 10**9
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,6 +54,23 @@ class Shapes:
     def all_in(self) -> int:
         """Elements of the first input."""
         return self.inputs[0].elements if self.inputs and self.inputs[0] is not None else 0
+
+
+def check_turns(trip_count: int | None) -> int | None:
+    """Return the trip count that a user gave."""
+    try:
+        turns = None if trip_count is None else int(trip_count)
+    except (TypeError, ValueError):
+        turns = 0
+    if turns is not None and not 1 <= turns <= MAX_TURNS:
+        raise InputError(f"trip_count: expected a whole number in 1..{MAX_TURNS} (--trip-count 10), received {trip_count!r:.40}")
+    return turns
+
+
+def turns_of(node: Node, known: int | None, given: int | None) -> int:
+    """Return how often a loop's body runs: as its file tells, else as the user says, else once, and then it is flagged."""
+    node.attrs["uncertain"] = known is None and given is None
+    return (given or 1) if known is None else known
 
 
 def cost(node: Node, values: Mapping[str, Value]) -> Cost:

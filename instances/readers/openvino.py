@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
-def read(path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "colocate", max_bytes: int) -> OpGraph:
+def read(
+    path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "colocate", trip_count: int | None = None,
+    max_bytes: int,
+) -> OpGraph:  # fmt: skip
     """Read an IR; options as for ONNX models.
 
     Raises
@@ -37,7 +40,7 @@ def read(path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "col
     root = parse_xml(path, max_bytes=max_bytes)
     if root.tag != "net":
         raise InputError(f"expected the root element <net>, received <{root.tag[:40]}>")
-    model = _translate(root, root.get("name") or path.stem)
+    model = _translate(root, root.get("name") or path.stem, op_costs.check_turns(trip_count))
     model.sort()
     if fold:
         for node in model.nodes:
@@ -47,7 +50,7 @@ def read(path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "col
     return finish(model, fuse=fuse, fold=fold, shared=shared)
 
 
-def _translate(net: ET.Element, name: str) -> Model:
+def _translate(net: ET.Element, name: str, turns: int | None) -> Model:
     """Turn a <net> (or the <body> of a loop) into the common form."""
     layers, edges = net.find("layers"), net.find("edges")
     if layers is None or edges is None:
@@ -82,7 +85,7 @@ def _translate(net: ET.Element, name: str) -> Model:
             title = _label(layer)
             node = Node(title, kind, rule, inputs, outputs, attrs, "/".join(title.strip("/").split("/")[:-1]))
             if rule == "control":
-                _add_bodies(node, layer, values)
+                _add_bodies(node, layer, values, turns)
             nodes.append(node)
     return Model(name, nodes, values, results)
 
@@ -144,12 +147,12 @@ def _shape(port: ET.Element) -> Shape:
     return tuple(dims)
 
 
-def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value]) -> None:
+def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: int | None) -> None:
     """Charge a TensorIterator, Loop or If for its bodies: the dearest one, times the number of iterations."""
     bodies = [element for element in layer if element.tag in ("body", "then_body", "else_body")]
     costs = []
     for body in bodies:
-        inner = _translate(body, node.name)
+        inner = _translate(body, node.name, turns)
         ir_passes.propagate_constants(inner)
         flops = moved = 0
         for item in inner.nodes:
@@ -159,13 +162,12 @@ def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value]) -> None
         learned = [v for v in weights if v.elements > 1 and v.dtype.startswith(("float", "bfloat"))]
         resident, parameters = sum(v.bytes for v in weights), sum(v.elements for v in learned)
         costs.append(Cost(flops, moved, resident, parameters))
-    times = _iterations(node, layer, values)
-    node.attrs["uncertain"] = times is None
+    times = op_costs.turns_of(node, _iterations(node, layer, values), turns)
     if costs:
         top = max(costs, key=lambda c: (c.flops, c.bytes_moved))
         node.extra = Cost(
-            (times or 1) * top.flops,
-            (times or 1) * top.bytes_moved,
+            times * top.flops,
+            times * top.bytes_moved,
             sum(c.resident for c in costs),
             sum(c.parameters for c in costs),
         )

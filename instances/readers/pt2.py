@@ -9,8 +9,9 @@ import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.model_ir import Model, Value
-from placeopt.instances.readers.torch_export import finish_exported
+from placeopt.instances.readers.torch_export import add_bodies, finish_exported
 from placeopt.instances.readers.torch_ops import Ref, base_name, make_node, module_path
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, parse_json
@@ -34,12 +35,15 @@ DTYPES = {
 """Element types by their number in the schema of torch.export."""
 
 
-def read(path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "colocate", max_bytes: int) -> OpGraph:
+def read(
+    path: Path, *, fuse: bool = True, fold: bool = True, shared: str = "colocate", trip_count: int | None = None,
+    max_bytes: int,
+) -> OpGraph:  # fmt: skip
     """Read the program of an archive; options as for ONNX models."""
     program = parse_json(_program(path, max_bytes), "program of the archive")
     try:
         graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
-        model = _translate(graph, signature, path.stem)
+        model = _translate(graph, signature["input_specs"], path.stem, op_costs.check_turns(trip_count))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(
             f"not the JSON of an exported program: {type(error).__name__} {one_line(str(error))}"
@@ -71,9 +75,9 @@ def _program(path: Path, max_bytes: int) -> str:
         raise InputError("program of the archive: expected UTF-8 text") from error
 
 
-def _translate(graph: dict[str, Any], signature: dict[str, Any], name: str) -> Model:
+def _translate(graph: dict[str, Any], specs: list[Any], name: str, turns: int | None) -> Model:
     values = {key: _value(meta) for key, meta in graph["tensor_values"].items()}
-    for spec in signature["input_specs"]:
+    for spec in specs:
         for kind in ("parameter", "buffer", "tensor_constant"):
             if kind in spec and spec[kind]["arg"]["name"] in values:
                 value = values[spec[kind]["arg"]["name"]]
@@ -86,13 +90,15 @@ def _translate(graph: dict[str, Any], signature: dict[str, Any], name: str) -> M
         for key in outputs:
             if key not in values:
                 raise InputError(f"output '{one_line(key)}' has no entry in tensor_values")
-        args = [_argument(x["arg"]) for x in call["inputs"]]
+        args = [_translate(x["arg"]["as_graph"]["graph"], [], "", turns) if "as_graph" in x["arg"] else _argument(x["arg"])
+                for x in call["inputs"]]  # fmt: skip
         stack = (call.get("metadata") or {}).get("nn_module_stack", "")
         last = stack.split(";")[-1].split(",")
         layer = module_path(last[1] if len(last) > 2 else "")
         target = str(call["target"])
         title = outputs[0] if len(outputs) == 1 else base_name(target)
         nodes.append(make_node(title, target, args, {}, outputs, layer))
+        add_bodies(nodes[-1], args, values, turns)
     results = [str(x) for item in graph["outputs"] for x in _outputs(item)]
     return Model(name, nodes, values, results)
 

@@ -10,13 +10,17 @@ import operator
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import finish
-from placeopt.instances.readers.model_ir import Model, Value
+from placeopt.instances.readers.model_ir import Cost, Model, Value
 from placeopt.instances.readers.torch_ops import Ref, make_node, module_path
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from placeopt.instances.readers.model_ir import Node
     from placeopt.model.graph import OpGraph
 
 
@@ -30,6 +34,7 @@ def from_torch(
     fuse: bool = True,
     fold: bool = True,
     shared: str = "colocate",
+    trip_count: int | None = None,
 ) -> OpGraph:
     """Export a module with torch.export and read the program.
 
@@ -38,7 +43,8 @@ def from_torch(
     module : in the mode (train or eval) that is wanted; usually call `module.eval()` first.
     example_inputs, kwargs : as the module's `forward` takes them; their sizes are the sizes of the graph.
     name : name of the graph, by default the module's class.
-    fuse, fold, shared : as for ONNX models.
+    fuse, fold, shared, trip_count : as for ONNX models; `torch.cond` costs its dearer branch, `map` and `scan` their body
+        times the length of what they run over, `while_loop` its body times `trip_count`.
 
     Raises
     ------
@@ -62,14 +68,17 @@ def from_torch(
     except Exception as error:
         reason = one_line(str(error).strip().split("\n")[0], 200)
         raise InputError(f"torch.export cannot export {type(module).__name__}: {reason}") from error
-    return from_exported(program, name=name or type(module).__name__, fuse=fuse, fold=fold, shared=shared)
+    return from_exported(program, name=name or type(module).__name__, fuse=fuse, fold=fold, shared=shared,
+                         trip_count=trip_count)  # fmt: skip
 
 
 def from_exported(
-    program: Any, *, name: str = "module", fuse: bool = True, fold: bool = True, shared: str = "colocate"
-) -> OpGraph:
+    program: Any, *, name: str = "module", fuse: bool = True, fold: bool = True, shared: str = "colocate",
+    trip_count: int | None = None,
+) -> OpGraph:  # fmt: skip
     """Read a torch.export.ExportedProgram."""
-    return finish_exported(_translate(program, name), fuse=fuse, fold=fold, shared=shared)
+    model = _translate(program, name, op_costs.check_turns(trip_count))
+    return finish_exported(model, fuse=fuse, fold=fold, shared=shared)
 
 
 def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpGraph:
@@ -82,37 +91,86 @@ def finish_exported(model: Model, *, fuse: bool, fold: bool, shared: str) -> OpG
     return finish(model, fuse=fuse, fold=fold, shared=shared, free_views=True)
 
 
-def _translate(program: Any, name: str) -> Model:
+def _translate(program: Any, name: str, turns: int | None) -> Model:
     from torch.export.graph_signature import InputKind
 
     kinds = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs if hasattr(spec.arg, "name")}
     constant = {InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR}
-    values: dict[str, Value] = {}
-    refs: dict[Any, Any] = {}  # what a node of the program stands for: a Ref, a tuple of them, or None
-    nodes = []
-    results: list[str] = []
-    for node in program.graph.nodes:
-        if node.op == "placeholder":
-            kind = kinds.get(node.name)
-            refs[node] = _declare(node.name, node.meta.get("val"), values)
-            if kind in constant and node.name in values:
-                values[node.name].constant, values[node.name].learned = True, kind == InputKind.PARAMETER
-        elif node.op == "get_attr":
-            refs[node] = _declare(node.name, node.meta.get("val"), values)
-            if node.name in values:
-                values[node.name].constant, values[node.name].learned = True, False
-        elif node.op == "output":
-            results = [str(x) for x in _flat(_resolve(node.args, refs)) if isinstance(x, Ref)]
-        elif node.target is operator.getitem:
-            whole = refs.get(node.args[0])
-            refs[node] = whole[node.args[1]] if isinstance(whole, tuple) else whole
-        elif node.op == "call_function":
-            refs[node] = _declare(node.name, node.meta.get("val"), values)
-            outputs = [str(x) for x in _flat([refs[node]]) if isinstance(x, Ref)]
-            if outputs:
-                args, kwargs = _resolve(node.args, refs), _resolve(node.kwargs, refs)
-                nodes.append(make_node(node.name, str(node.target), args, kwargs, outputs, _layer(node)))
-    return Model(name, nodes, values, results)
+    constants = {key: kind == InputKind.PARAMETER for key, kind in kinds.items() if kind in constant}
+    return _Reader(turns, constants).read(program.graph, program.graph_module, name)
+
+
+class _Reader:
+    """Reads a graph of a program, and the graphs nested in it."""
+
+    def __init__(self, turns: int | None, constants: dict[str, bool]) -> None:
+        self.turns, self.constants = turns, constants  # constant inputs by name, and whether they are learned
+
+    def read(self, graph: Any, owner: Any, name: str) -> Model:
+        """Return the model of a graph; `owner` is the module that holds its nested graphs."""
+        values: dict[str, Value] = {}
+        refs: dict[Any, Any] = {}  # what a node of the program stands for: a Ref, a tuple of them, a Model, or None
+        nodes = []
+        results: list[str] = []
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                refs[node] = _declare(node.name, node.meta.get("val"), values)
+                if node.name in self.constants and node.name in values:
+                    values[node.name].constant, values[node.name].learned = True, self.constants[node.name]
+            elif node.op == "get_attr":
+                nested = getattr(owner, str(node.target), None)
+                if hasattr(nested, "graph"):
+                    refs[node] = _Reader(self.turns, {}).read(nested.graph, nested, node.name)
+                    continue
+                refs[node] = _declare(node.name, node.meta.get("val"), values)
+                if node.name in values:
+                    values[node.name].constant, values[node.name].learned = True, False
+            elif node.op == "output":
+                results = [str(x) for x in _flat(_resolve(node.args, refs)) if isinstance(x, Ref)]
+            elif node.target is operator.getitem:
+                whole = refs.get(node.args[0])
+                refs[node] = whole[node.args[1]] if isinstance(whole, tuple) else whole
+            elif node.op == "call_function":
+                refs[node] = _declare(node.name, node.meta.get("val"), values)
+                outputs = [str(x) for x in _flat([refs[node]]) if isinstance(x, Ref)]
+                if outputs:
+                    args, kwargs = _resolve(node.args, refs), _resolve(node.kwargs, refs)
+                    made = make_node(node.name, str(node.target), args, kwargs, outputs, _layer(node))
+                    add_bodies(made, args, values, self.turns)
+                    nodes.append(made)
+        return Model(name, nodes, values, results)
+
+
+def add_bodies(node: Node, args: Sequence[Any], values: Mapping[str, Value], turns: int | None) -> None:
+    """Charge a call that runs nested graphs for the dearest of them, times the turns that it takes.
+
+    `map` and `scan` take as many turns as what they run over is long; how many a `while_loop` takes is not known.
+    """
+    bodies = [arg for arg in args if isinstance(arg, Model)]
+    if not bodies:
+        return
+    costs = []
+    for body in bodies:
+        rows = [op_costs.cost(item, body.values) for item in body.nodes if _ranked(item, body.values)]
+        costs.append(Cost(sum(row.flops for row in rows), sum(row.bytes_moved for row in rows)))
+    known: int | None = 1
+    if node.type in ("while_loop", *OVER_SEQUENCES):
+        sizes = values[node.inputs[OVER_SEQUENCES[node.type](args)]].shape if node.type in OVER_SEQUENCES else None
+        known = sizes[0] if sizes else None
+    times = op_costs.turns_of(node, known, turns)
+    node.extra = max((Cost(times * c.flops, times * c.bytes_moved) for c in costs), key=lambda c: (c.flops, c.bytes_moved))
+
+
+OVER_SEQUENCES: dict[str, Callable[[Sequence[Any]], int]] = {
+    "map_impl": lambda args: 0,
+    "scan": lambda args: len(args[1]) if len(args) > 1 and isinstance(args[1], list | tuple) else 0,
+    "associative_scan": lambda args: 0,
+}
+"""Calls that run a nested graph along the first axis, and which of their tensors is the first that they run over."""
+
+
+def _ranked(node: Node, values: Mapping[str, Value]) -> bool:
+    return all(name in values and values[name].shape is not None for name in (*node.inputs, *node.outputs) if name)
 
 
 def _declare(name: str, meta: Any, values: dict[str, Value]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +56,16 @@ ClusterOption = Annotated[
 ]
 Format = Annotated[str | None, typer.Option("--format", help="Reader to use instead of the detected one.")]
 Dim = Annotated[list[str] | None, typer.Option("--dim", help="Fix a symbolic ONNX dimension: NAME=VALUE. Repeatable.")]
+TripCount = Annotated[
+    int | None, typer.Option("--trip-count", min=1, help="Turns of loops whose number the model does not tell; else 1.")
+]
 Training = Annotated[bool, typer.Option("--training", help="Derive the backward graph.")]
+Group = Annotated[
+    str | None, typer.Option("--group", help="Ops of one module stay together: layer, block, N groups or none.")
+]
+Costs = Annotated[
+    Path | None, typer.Option("--costs", help="Op times: a file of 'placeopt profile', or a trace of a profiler.")
+]
 SolutionFile = Annotated[
     Path, typer.Argument(help="Placement (JSON or CSV: op,device[,priority]) or saved result.", show_default=False)
 ]
@@ -90,18 +100,18 @@ def options(values: list[str] | None) -> dict[str, Any]:
     return found
 
 
-def reader_options(dim: list[str] | None) -> dict[str, Any]:
+def reader_options(dim: list[str] | None, trip_count: int | None = None) -> dict[str, Any]:
     """Return the reader options of the command line."""
-    return {"dims": dims(dim)} if dim else {}
+    return ({"dims": dims(dim)} if dim else {}) | ({} if trip_count is None else {"trip_count": trip_count})
 
 
 def load_graph(
-    source: str, *, format: str | None, training: bool, dim: list[str] | None
+    source: str, *, format: str | None, training: bool, dim: list[str] | None, trip_count: int | None = None
 ) -> tuple[OpGraph, Cluster | None]:
     """Load the graph of a source."""
     from placeopt.instances.sources import load_graph as load
 
-    return load(source, format=format, training=training, **reader_options(dim))
+    return load(source, format=format, training=training, **reader_options(dim, trip_count))
 
 
 def console() -> Console:
@@ -176,6 +186,32 @@ def bytes_text(size: float) -> str:
         if size >= scale:
             return f"{size / scale:.4g} {unit}"
     return f"{size:.0f} B"
+
+
+def gib_text(size: float) -> str:
+    """Return a number of bytes in GiB, without the unit: for tables whose rows are to be compared."""
+    return f"{size / 2**30:.3g}" if size < 1000 * 2**30 else f"{size / 2**30:.0f}"
+
+
+_SIZES = {"": 1, "B": 1, **{f"{letter}iB": 2 ** (10 * i) for i, letter in enumerate("KMGT", 1)},
+          **{f"{letter}B": 10 ** (3 * i) for i, letter in enumerate("KMGT", 1)}}  # fmt: skip
+
+
+def byte_sizes(text: str, option: str) -> list[int]:
+    """Return numbers of bytes separated by commas: 16GiB, 4e9, 500MB."""
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([A-Za-z]*)\s*", part)
+        size = 0.0
+        if match and match[2] in _SIZES:
+            try:
+                size = float(match[1]) * _SIZES[match[2]]
+            except ValueError:
+                size = 0.0
+        if not 1 <= size < 2**62:
+            raise InputError(f"{option}: expected bytes per device such as 16GiB or 4e9, received '{part.strip()[:40]}'")
+        found.append(int(size))
+    return found
 
 
 def count_text(value: float) -> str:

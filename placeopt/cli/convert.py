@@ -19,6 +19,7 @@ def convert_command(
     format: common.Format = None,
     training: common.Training = False,
     dim: common.Dim = None,
+    trip_count: common.TripCount = None,
     json: common.Json = False,
 ) -> None:
     """Convert a computation graph; with --cluster, write the placement problem (JSON).
@@ -28,13 +29,13 @@ def convert_command(
     from placeopt.io.serialize import save
 
     if cluster is not None:
-        problem = ProblemOptions(source, cluster, format=format, training=training, dim=dim).load()
+        problem = ProblemOptions(source, cluster, format=format, training=training, dim=dim, trip_count=trip_count).load()
         save(problem, out)
         data = {"file": str(out), "ops": problem.num_ops, "devices": problem.num_devices, "hash": problem.hash}
     else:
         from placeopt.instances.readers import write_graph
 
-        graph, _ = common.load_graph(source, format=format, training=training, dim=dim)
+        graph, _ = common.load_graph(source, format=format, training=training, dim=dim, trip_count=trip_count)
         write_graph(graph, out, to)
         data = {"file": str(out), "ops": graph.num_ops, "tensors": graph.num_tensors}
     if json:

@@ -28,13 +28,16 @@ def export_command(
     devices: Annotated[
         str | None, typer.Option("--devices", help="The framework's names: cuda:0,cpu or gpu0=cuda:0,cpu=cpu.")
     ] = None,
-    schedule: Annotated[Path | None, typer.Option("--schedule", help="torch-pipeline: schedule.json of 'schedule'.")] = None,
+    schedule: Annotated[
+        Path | None, typer.Option("--schedule", help="torch-pipeline: schedule.json or schedule.torch.csv of 'schedule'.")
+    ] = None,
     micro_batches: Annotated[int | None, typer.Option("--micro-batches", min=1, help="torch-pipeline.")] = None,
     solver: Annotated[str | None, typer.Option("--solver", help="torch-pipeline: repetend (default), 1f1b, ...")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", min=0, help="torch-pipeline: time for the schedule.")] = None,
     format: common.Format = None,
     training: common.Training = False,
     dim: common.Dim = None,
+    trip_count: common.TripCount = None,
     json: common.Json = False,
 ) -> None:
     """Write a placement as a device map, a torch module, pipeline stages, ONNX parts, jax shardings or CSV.
@@ -43,15 +46,18 @@ def export_command(
     """
     from placeopt.exports.export import make
     from placeopt.exports.targets import target
-    from placeopt.io.placement_file import read_placement
+    from placeopt.io.placement_file import read_placement, read_stages
     from placeopt.model.cost_model import lower
 
     target(to)
-    graph, bundled = common.load_graph(model, format=format, training=training, dim=dim)
+    graph, bundled = common.load_graph(model, format=format, training=training, dim=dim, trip_count=trip_count)
     problem = lower(graph, cluster_of(placement, cluster, bundled, graph))
     given = {"schedule": schedule, "micro_batches": micro_batches, "solver": solver, "seconds": seconds}
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    done = make(problem, read_placement(placement, problem), to, model=model, devices=_names(devices), **options)
+    found = read_placement(placement, problem)
+    if to == "torch-pipeline":
+        options["stage"] = read_stages(placement, problem)
+    done = make(problem, found, to, model=model, devices=_names(devices), **options)
     files = [str(path) for path in done.write(out)]
     if json:
         common.print_json({"target": to, "files": files, "notes": list(done.notes)})

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
+from placeopt.cli.model_notes import control_note, cost_notes
+from placeopt.model.arrays import UNLIMITED
 
 if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
@@ -24,6 +26,7 @@ def info_command(
     format: common.Format = None,
     training: common.Training = False,
     dim: common.Dim = None,
+    trip_count: common.TripCount = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the graph (small) or its levels (large).")] = None,
     json: common.Json = False,
 ) -> None:
@@ -41,10 +44,11 @@ def info_command(
 
         describe_problem(source, json=json)
         return
-    graph, bundled = common.load_graph(source, format=format, training=training, dim=dim)
+    graph, bundled = common.load_graph(source, format=format, training=training, dim=dim, trip_count=trip_count)
     devices = make_cluster(cluster) if cluster else bundled or make_cluster(DEFAULT_CLUSTER)
     problem = lower(graph, devices)
-    data = {**graph_statistics(graph), **_costs(problem), "cluster": devices.name or "of the file"}
+    data = {**graph_statistics(graph), **_costs(problem), "cluster": devices.name or "of the file",
+            "training_memory": _training_memory(graph, problem)}  # fmt: skip
     if plot is not None:
         from placeopt.plotting.files import write_figure
         from placeopt.plotting.graph import graph_figure
@@ -82,6 +86,17 @@ def _costs(problem: PlacementProblem) -> dict[str, Any]:
     }
 
 
+def _training_memory(graph: OpGraph, problem: PlacementProblem) -> list[dict[str, Any]]:
+    """Return the bytes of training by precision."""
+    from placeopt.instances.training_memory import training_memory
+
+    return [
+        {"precision": need.precision, "weights": need.weights, "gradients": need.gradients, "optimizer_states": need.states,
+         "activations": need.activations, "total": need.total, "per_device": -(-need.total // problem.num_devices)}
+        for need in training_memory(graph)
+    ]  # fmt: skip
+
+
 def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> None:
     from rich.table import Table
 
@@ -94,10 +109,9 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
     view.add_row("flops", common.count_text(data["flops"]))
     types = ", ".join(f"{count} {name or '?'}" for name, count in list(data["op_types"].items())[:8])
     view.add_row("op types", types + (", ..." if len(data["op_types"]) > 8 else ""))
-    if data["unshaped_ops"]:
-        names = [name for name, unknown in zip(graph.op_names, graph.unshaped.tolist(), strict=True) if unknown]
-        shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-        view.add_row("unknown shapes", f"{len(names)} ops have guessed costs (fix dimensions with --dim): {shown}")
+    for note in (control_note(graph), *cost_notes(graph)):
+        if note:
+            view.add_row("costs", note)
     view.add_row(f"on {data['cluster']}", f"{data['devices']} devices")
     view.add_row("work, critical path", f"{common.time_text(data['work'], tick)}, "
                  f"{common.time_text(data['critical_path'], tick)}")  # fmt: skip
@@ -110,8 +124,21 @@ def _print(graph: OpGraph, problem: PlacementProblem, data: dict[str, Any]) -> N
     kind = "weights, gradients and optimizer state" if graph.backward.any() else "weights"
     view.add_row("memory", f"{common.bytes_text(data['resident_bytes'])} of {kind}, "
                  f"{common.bytes_text(data['resident_per_device'])} per device when spread evenly")  # fmt: skip
+    for need in data["training_memory"]:
+        view.add_row(f"training, {need['precision']}", _training_text(need, problem))
     for method, value in data["bounds"].items():
         view.add_row(f"bound: {method}", common.time_text(value, tick))
     if data["infeasible"]:
         view.add_row("infeasible", data["infeasible"])
     common.console().print(view)
+
+
+def _training_text(need: dict[str, Any], problem: PlacementProblem) -> str:
+    """Say what training needs, in GiB."""
+    gib = common.gib_text
+    saved = "activations not counted" if need["activations"] is None else f"activations {gib(need['activations'])}"
+    least = min(problem.capacity.tolist())
+    room = f", of {gib(least)}" if least < UNLIMITED else ""
+    return (f"weights {gib(need['weights'])} + gradients {gib(need['gradients'])} + optimizer states (Adam) "
+            f"{gib(need['optimizer_states'])} + {saved} = {gib(need['total'])} GiB; per device {gib(need['per_device'])} GiB "
+            f"when spread evenly{room}")  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.cli import common, interrupt
 from placeopt.cli.comparison import devices_used
+from placeopt.cli.model_notes import link_note, memory_note
 from placeopt.model.errors import InputError
 from placeopt.model.objective import objective_of
 
@@ -32,12 +33,14 @@ class Outcome:
     Attributes
     ----------
     folder : for the files, None for none. single : whether one solver was named: its JSON is the object itself.
+    own : whether the model is the user's own: the report then says what is assumed of links, and what memory holds.
     files : what was written. unwritten : why a file could not be written, "" if all could.
     """
 
     folder: Path | None
     single: bool
     json: bool
+    own: bool = False
     files: list[str] = field(default_factory=list)
     unwritten: str = ""
 
@@ -65,7 +68,7 @@ class Outcome:
                 if self.json:
                     common.print_json(_json(comparison, self.files, single=self.single))
                 else:
-                    _print(comparison, self.files)
+                    _print(comparison, self.files, own=self.own)
         if self.json or not comparison.results:
             for failure in comparison.failures:
                 print(f"placeopt: {failure.solver}: {' '.join(failure.message.split())}", file=sys.stderr)
@@ -122,7 +125,7 @@ def _details(problem: Any, result: Result[Any]) -> dict[str, Any]:
     return {} if tell is None or result.solution is None else tell(problem, result.solution)
 
 
-def _print(comparison: Comparison, files: list[str]) -> None:
+def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
     """Print the table of solvers and what follows from it."""
     problem = comparison.problem
     objective = objective_of(problem)
@@ -148,8 +151,20 @@ def _print(comparison: Comparison, files: list[str]) -> None:
     say(f"proven lower bound: {objective.text(problem, winner.lower_bound)} by {winner.bound_method}; {proof}")
     if objective.baseline and not comparison.interrupted:
         say(_alone(comparison, winner))
+    for line in _notes(problem, winner, own=own) if not comparison.interrupted else ():
+        say(line, markup=False)
     for path in files:
         say(f"wrote {path}")
+
+
+def _notes(problem: Any, winner: Result[Any], *, own: bool) -> list[str]:
+    """Return what is assumed of links (for models of the user's own), and what memory holds (for these and for training)."""
+    from placeopt.model.problem import PlacementProblem
+
+    if not isinstance(problem, PlacementProblem) or not (own or problem.backward.any()):
+        return []
+    notes = [memory_note(problem, winner), link_note(problem, winner) if own else ""]
+    return [note for note in notes if note]
 
 
 def table(comparison: Comparison) -> Any:

@@ -109,17 +109,34 @@ def _print(planned: Planned) -> None:
     say(f"no plan is below {time_text(bound)}: gap {common.percent(planned.result.gap)} ({planned.result.status})")
     if planned.price_per_million is not None:
         say(f"price per hour {planned.price_per_hour:.4g}, per million samples {planned.price_per_million:.4g}")
-    view = Table("layers", "replicas", "recompute", "period", "memory", "in flight", box=None, pad_edge=False)
-    for stage, priced in zip(planned.plan.stages, planned.price.stages, strict=True):
+    view = Table("layers", "replicas", "recompute", "period", "memory", "weights, gradients, optimizer", "activations, rest",
+                 "in flight", box=None, pad_edge=False)  # fmt: skip
+    for i, (stage, priced) in enumerate(zip(planned.plan.stages, planned.price.stages, strict=True)):
+        state = _state(planned, i)
         groups = " + ".join(f"{group.count}x{group.tensor} {group.kind}" for group in stage.replicas)
         view.add_row(
             f"{stage.layers[0]}-{stage.layers[-1]}", groups, "yes" if stage.recompute else "no",
-            common.time_text(priced.period, planned.problem.tick_seconds), common.bytes_text(priced.memory),
-            str(priced.flight),
+            common.time_text(priced.period, planned.problem.tick_seconds), f"{common.gib_text(priced.memory)} GiB",
+            "-" if state is None else f"{common.gib_text(state)} GiB",
+            "-" if state is None else f"{common.gib_text(priced.memory - state)} GiB", str(priced.flight),
         )  # fmt: skip
     say(view)
+    say("memory is that of the fullest device of a stage")
     say(f"micro-batch {planned.plan.micro_batch}, {planned.price.rounds} per replica, schedule {planned.plan.schedule}")
     for what, source in planned.problem.costs.sources:
         say(f"  {what}: {source}")
     for runner in planned.runner_ups:
         say(f"with {runner.what}: {time_text(runner.step_seconds)}; {runner.reason}")
+
+
+def _state(planned: Planned, position: int) -> int | None:
+    """Return the bytes of weights, gradients and optimizer state on the fullest device of a stage, where the costs tell."""
+    from placeopt.plans.step_price import plan_load
+
+    costs, plan, price = planned.problem.costs, planned.plan, planned.price
+    if plan is None or price is None or not hasattr(costs, "state_bytes"):
+        return None
+    stage = plan.stages[position]
+    load = plan_load(stage, position, len(plan.stages), plan.micro_batch, price.rounds)
+    fullest = max(stage.replicas, key=lambda group: costs.memory_bytes(load, group))
+    return int(costs.state_bytes(load, fullest))

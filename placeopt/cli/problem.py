@@ -6,12 +6,12 @@ import functools
 import inspect
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from placeopt.cli import common
+from placeopt.cli.model_notes import cost_notes, is_own_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,12 +21,6 @@ Memory = Annotated[str | None, typer.Option("--memory", help="static (resident b
 Contiguity = Annotated[str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")]
 Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")]
 Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Latency: convex slots per accelerator.")]
-Group = Annotated[
-    str | None, typer.Option("--group", help="Ops of one module stay together: layer, block, N groups or none.")
-]
-Costs = Annotated[
-    Path | None, typer.Option("--costs", help="Op times: a file of 'placeopt profile', or a trace of a profiler.")
-]
 Profiles = Annotated[str | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")]
 
 
@@ -40,12 +34,13 @@ class ProblemOptions:
     format: common.Format = None
     training: common.Training = False
     dim: common.Dim = None
+    trip_count: common.TripCount = None
     memory: Memory = None
     contiguity: Contiguity = None
     pipeline: Pipeline = None
     slots: Slots = None
-    group: Group = None
-    costs: Costs = None
+    group: common.Group = None
+    costs: common.Costs = None
     profiles: Profiles = None
 
     def load(self) -> Any:
@@ -56,13 +51,13 @@ class ProblemOptions:
         given = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
         if self.training:
             given["training"] = True
-        given |= common.reader_options(self.dim)
-        if self.costs is not None:
-            return self._with_costs(given)
+        given |= common.reader_options(self.dim, self.trip_count)
+        if self.costs is not None or is_own_model(self.source):
+            return self._from_graph(given)
         return load(self.source, self.cluster, **given)
 
-    def _with_costs(self, given: dict[str, Any]) -> Any:
-        """Load a placement whose op times come from a file, and say how they are known."""
+    def _from_graph(self, given: dict[str, Any]) -> Any:
+        """Load a placement of the user's own model, or with measured op times, and say what its costs rest on."""
         from placeopt.api import load
         from placeopt.instances.clusters import make_cluster
         from placeopt.instances.sources import load_graph, with_costs
@@ -72,8 +67,12 @@ class ProblemOptions:
         cluster = bundled if self.cluster is None else make_cluster(self.cluster)
         if cluster is None:
             return load(graph, None)  # refuses, and says what is missing
-        graph, words = with_costs(graph, cluster, self.costs)
-        print(words, file=sys.stderr)
+        notes = cost_notes(graph)
+        if self.costs is not None:
+            graph, words = with_costs(graph, cluster, self.costs)
+            notes = [words]
+        for note in notes:
+            print(note, file=sys.stderr)
         return load(graph, cluster, **fields)
 
 

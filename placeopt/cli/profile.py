@@ -34,6 +34,7 @@ def profile_command(
     inputs: Annotated[Path | None, typer.Option("--inputs", help="ONNX: .npz file of the inputs.")] = None,
     keep: Annotated[Path | None, typer.Option("--keep-trace", help="Where to write the profiler's own trace.")] = None,
     dim: common.Dim = None,
+    trip_count: common.TripCount = None,
     format: common.Format = None,
     json: common.Json = False,
 ) -> None:
@@ -45,7 +46,7 @@ def profile_command(
     from placeopt.model.errors import ExecutionError
 
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler tells of its starts and ends
-    graph, _ = common.load_graph(model, format=format, training=False, dim=dim)
+    graph, _ = common.load_graph(model, format=format, training=False, dim=dim, trip_count=trip_count)
     try:
         if trace is not None:
             costs = read_costs(trace, graph, kind)

@@ -50,6 +50,7 @@ def run_command(
     format: common.Format = None,
     training: common.Training = False,
     dim: common.Dim = None,
+    trip_count: common.TripCount = None,
     seed: common.Seed = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for run.json, timeline.csv, placement.json and gantt.png.")
@@ -67,7 +68,7 @@ def run_command(
     name = runtime_name(runtime, source, scheduler)
     if name == "model" and training:
         raise InputError("--training: a model's own operators are run forward; use --runtime dask for synthetic ones")
-    graph, bundled = common.load_graph(source, format=format, training=training, dim=dim)
+    graph, bundled = common.load_graph(source, format=format, training=training, dim=dim, trip_count=trip_count)
     folder = common.out_folder(out)
     hosts = bundled
     if cluster is not None:

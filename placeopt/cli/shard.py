@@ -26,6 +26,7 @@ def shard_command(
     seed: common.Seed = 0,
     format: common.Format = None,
     dim: common.Dim = None,
+    trip_count: common.TripCount = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for problem, result and table.")] = None,
     json: common.Json = False,
 ) -> None:
@@ -40,7 +41,7 @@ def shard_command(
     from placeopt.sharding.layouts import parse_mesh
 
     folder = common.out_folder(out)
-    graph, _ = common.load_graph(source, format=format, training=False, dim=dim)
+    graph, _ = common.load_graph(source, format=format, training=False, dim=dim, trip_count=trip_count)
     limit = None if memory is None else int(memory * 2**30)
     model = sharding_model(graph, make_cluster(cluster), parse_mesh(mesh), training=training, memory=limit)
     result = solve(model.problem, seconds=seconds, seed=seed)
@@ -104,7 +105,10 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
     word = "step" if model.training else "forward pass"
     say(f"\n{word}: {text(problem, result.value)}, proven lower bound {text(problem, result.lower_bound)} "
         f"({result.bound_method}), gap {common.percent(result.gap)}")  # fmt: skip
-    say(f"memory: {common.bytes_text(data['usage_peak'])} of {common.bytes_text(problem.usage_limit)} per device at the peak")
+    kept = sum(row["bytes"] for row in data["table"] if row["type"] == "weight")
+    what = "weights, gradients and optimizer state" if model.training else "weights"
+    say(f"memory per device in GiB: {common.gib_text(data['usage_peak'])} at the peak of {common.gib_text(problem.usage_limit)}: "
+        f"{what} {common.gib_text(kept)}, activations {common.gib_text(data['usage_peak'] - kept)}")  # fmt: skip
     other = data["megatron"]
     fits = "" if other["usage_peak"] <= problem.usage_limit else ", which does not fit"
     say(f"Megatron's layout: {text(problem, other['value'])}, {common.bytes_text(other['usage_peak'])} per device{fits}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common, interrupt
+from placeopt.cli.model_notes import is_own_model
 from placeopt.cli.problem import ProblemOptions, takes_problem
 from placeopt.model.errors import InputError
 
@@ -74,7 +75,7 @@ def solve_command(
     if bound_seconds is None:
         bound_seconds = MOST_BOUND_SECONDS if seconds is None else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
     comparison = Comparison(problem, failures=broken)
-    outcome = Outcome(folder, single=len(names) == 1, json=json)
+    outcome = Outcome(folder, single=len(names) == 1, json=json, own=is_own_model(options.source))
     with (
         interrupt.rescued_by(lambda: outcome.tell(comparison.snapshot(), pictures=False)),
         _progress(problem, json) as (announce, show),

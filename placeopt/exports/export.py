@@ -39,7 +39,8 @@ def export(
     inputs : example inputs of a torch module.
     devices : the framework's name of every device ("cuda:0", "cpu"), by index or by name.
     out : file or folder.
-    options : of the target; `torch-pipeline` takes schedule, micro_batches, solver and seconds.
+    options : of the target; `torch-pipeline` takes schedule (a schedule, its JSON or its CSV), or micro_batches, solver and
+        seconds to search for one, and stage (of every op, where a device holds several).
 
     Raises
     ------

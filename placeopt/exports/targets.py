@@ -49,7 +49,7 @@ TARGETS: dict[str, Target] = {
         Target("device-map", "device_map", "device of every module, as accelerate and transformers take it"),
         Target("torch", "torch_module", "a torch module whose tensors move between devices"),
         Target("torch-pipeline", "torch_pipeline", "stages and schedule for torch.distributed.pipelining",
-               options=("schedule", "micro_batches", "solver", "seconds")),
+               options=("schedule", "micro_batches", "solver", "seconds", "stage")),
         Target("onnxruntime", "onnxruntime_parts", "one ONNX file per device and segment, and a runner"),
         Target("jax", "jax_shardings", "device of every parameter of a jax model", needs_model=False),
         Target("csv", "csv_table", "op,device,priority: one line per op", needs_model=False),

@@ -5,12 +5,15 @@ holds pipeline.py (the stages as modules, and `build`, which makes the runtime o
 pipeline.json (what is in each stage, and the split points for torch's own `pipeline()` where stages begin with a module).
 
 The stages have the sizes of the example inputs: give inputs of one micro-batch. The schedule is searched for with the
-times of the problem; where it has no backward pass, one is taken to last twice as long as the forward pass.
+times of the problem; where it has no backward pass, one is taken to last twice as long as the forward pass. A schedule that
+is there already (`placeopt schedule` writes it beside the cut) is taken as it is, from its JSON or its CSV.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +23,17 @@ from placeopt.exports.job import Exported, text_file
 from placeopt.exports.torch_source_code import saved_module
 from placeopt.io import serialize
 from placeopt.model.errors import InputError
+from placeopt.model.objective import time_text
 from placeopt.model.result import Result
 from placeopt.programs.stages import cut_stages, stage_of_calls
 from placeopt.schedules.block_costs import lags
-from placeopt.schedules.from_model import pipeline_of_placement
+from placeopt.schedules.from_model import pipeline_of_placement, stage_of_ops
 from placeopt.schedules.known.chains import chains_of
-from placeopt.schedules.placed_model import FORWARD, PlacedModel, pieces_of, ranks
+from placeopt.schedules.placed_model import PlacedModel, pieces_of, ranks
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule
 from placeopt.schedules.solve import schedule as search
-from placeopt.schedules.torch_csv import torch_rows
+from placeopt.schedules.torch_csv import ranks_of_stages, read_torch_csv, torch_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +43,6 @@ if TYPE_CHECKING:
     from placeopt.exports.job import Job
     from placeopt.model.problem import PlacementProblem
     from placeopt.programs.stages import Stage
-    from placeopt.schedules.placed_model import Piece
 
 BACKWARD_RATIO = 2
 """Time of a backward pass over its forward pass, where the problem has none."""
@@ -72,21 +75,35 @@ def build(rank, loss_fn, device="cpu", folder=None, group=None, scale_grads=Fals
 def export(job: Job) -> Exported:
     """Return the stages (`programs.stages.Stage`) in order; the files are the folder that this module describes."""
     device = _together(job.problem, job.placement.device)
-    stage_of_op, homes = _stages(job.problem, device)
-    schedule = _schedule(job, device, homes)
-    rows = torch_rows(schedule)
+    parts = _parts(job, device)
+    stage_of_op, homes = stage_of_ops(job.problem, device, parts)
     used = sorted(set(homes))
     rank_of_stage = [used.index(home) for home in homes]
-    placed = {name: int(stage) for name, stage in zip(job.problem.op_names, stage_of_op.tolist(), strict=True) if stage >= 0}
-    numbers = stage_of_calls(job.torch.program, placed, len(homes))
+    run = _run(job, device, parts, homes, rank_of_stage)
+    kept = np.flatnonzero((stage_of_op >= 0) & ~job.problem.backward).tolist()
+    numbers = stage_of_calls(job.torch.program, {job.problem.op_names[i]: int(stage_of_op[i]) for i in kept}, len(homes))
     stages = cut_stages(job.torch, numbers, len(homes))
-    extra = CODE.format(ranks=rank_of_stage, micro_batches=schedule.micro_batches)
+    extra = CODE.format(ranks=rank_of_stage, micro_batches=run.micro_batches)
     files = saved_module("pipeline.py", "the stages of a pipeline",
                          {f"Stage{s}": stage.module for s, stage in enumerate(stages)}, extra)  # fmt: skip
-    csv = "".join(",".join(row) + "\n" for row in rows)
-    table = json.dumps(_manifest(job, stages, rank_of_stage, numbers, schedule), indent=1) + "\n"
+    csv = "".join(",".join(row) + "\n" for row in run.rows)
+    table = json.dumps(_manifest(job, stages, rank_of_stage, numbers, run), indent=1) + "\n"
     files |= {"schedule.csv": text_file(csv), "pipeline.json": text_file(table)}
-    return Exported(stages, files, tuple(_notes(job, numbers, schedule)))
+    return Exported(stages, files, tuple(_notes(job, numbers, run)))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the ranks do: cells of the CSV, and the simulated seconds where they are known."""
+
+    rows: list[list[str]]
+    micro_batches: int
+    seconds: float | None
+
+    @classmethod
+    def of(cls, schedule: PipelineSchedule) -> _Run:
+        """Return a schedule as the ranks run it."""
+        return cls(torch_rows(schedule), schedule.micro_batches, schedule.makespan * schedule.problem.tick_seconds)
 
 
 def _together(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -98,51 +115,60 @@ def _together(problem: PlacementProblem, device: NDArray[np.int64]) -> NDArray[n
     return found
 
 
-def _stages(problem: PlacementProblem, device: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[int]]:
-    """Return the stage of every forward op (-1 for the others), and the device of every stage."""
-    _, pieces, edges = _pieces(problem, device)
-    rank = ranks(pieces, edges)
-    ordered = sorted((i for i, piece in enumerate(pieces) if piece.role == FORWARD), key=lambda i: rank[i])
-    stage = np.full(problem.num_ops, -1, dtype=np.int64)
-    for number, i in enumerate(ordered):
-        stage[pieces[i].ops] = number
-    return stage, [pieces[i].place for i in ordered]
+def _parts(job: Job, device: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the labels that tell the stages of a device apart: those of the cut's file, else there are none."""
+    given = job.options.get("stage")
+    if given is None:
+        return device
+    parts = np.asarray(given, dtype=np.int64)
+    if parts.shape != device.shape:
+        raise InputError(f"stage: expected one for each of {len(device)} ops, received {parts.shape}")
+    return parts
 
 
-def _pieces(problem: PlacementProblem, device: NDArray[np.int64]) -> tuple[PlacedModel, list[Piece], dict[tuple[int, int], int]]:
-    model = PlacedModel(problem, device, device, False, False, "train" if problem.backward.any() else "infer")
-    pieces = pieces_of(model)
-    return model, pieces, lags(model, pieces)
 
 
-def _schedule(job: Job, device: NDArray[np.int64], homes: Sequence[int]) -> PipelineSchedule:
+def _run(
+    job: Job, device: NDArray[np.int64], parts: NDArray[np.int64], homes: Sequence[int], rank_of_stage: Sequence[int]
+) -> _Run:
     """Return the schedule that was given, or search for one."""
     given = job.options.get("schedule")
     if given is None:
-        problem = _pipeline(job.problem, device)
+        problem = _pipeline(job.problem, device, parts)
         count = int(job.options.get("micro_batches", 2 * len(homes)))
         if count < 1:
             raise InputError(f"micro_batches: expected at least 1, received {count}")
-        return search(problem, job.options.get("solver", "repetend"), micro_batches=count,
-                      seconds=float(job.options.get("seconds", 10.0)))  # fmt: skip
-    if isinstance(given, str | Path):
-        given = serialize.load(given)
-    found = given.solution if isinstance(given, Result) else given
+        return _Run.of(search(problem, job.options.get("solver", "repetend"), micro_batches=count,
+                              seconds=float(job.options.get("seconds", 10.0))))  # fmt: skip
+    for key in ("micro_batches", "solver", "seconds"):
+        if key in job.options:
+            raise InputError(f"{key}: the schedule that is given says what runs; leave one of the two out")
+    if isinstance(given, str | Path) and Path(given).suffix == ".csv":
+        rows = read_torch_csv(given)
+        ranks = ranks_of_stages(rows)
+        if ranks != list(rank_of_stage):
+            raise InputError(f"schedule '{given}': its stages are on the ranks {ranks}, those of the placement on "
+                             f"{list(rank_of_stage)}; give the cut that the schedule was made for")  # fmt: skip
+        return _Run(rows, 1 + max(int(re.split("[FBIW]", cell)[1]) for row in rows for cell in row), None)
+    found = serialize.load(given) if isinstance(given, str | Path) else given
+    found = found.solution if isinstance(found, Result) else found
     if not isinstance(found, PipelineSchedule):
         raise InputError(f"schedule: expected a pipeline schedule or a result with one, received {type(found).__name__}")
     chains = chains_of(found.problem)
     if len(chains) != 1 or list(chains[0].device) != list(homes):
         shown = "; ".join(str(list(chain.device)) for chain in chains)
         raise InputError(f"schedule: its stages are on devices {shown}, those of the placement on {list(homes)}; "
-                         "export the placement that the schedule was made for")  # fmt: skip
-    return found
+                         "export the placement that the schedule was made for (cut.json beside it)")  # fmt: skip
+    return _Run.of(found)
 
 
-def _pipeline(problem: PlacementProblem, device: NDArray[np.int64]) -> PipelineProblem:
+def _pipeline(problem: PlacementProblem, device: NDArray[np.int64], parts: NDArray[np.int64]) -> PipelineProblem:
     """Return the pipeline problem of the placement, on the devices that it uses."""
     if problem.backward.any():
-        return pipeline_of_placement(problem, device)
-    _, pieces, edges = _pieces(problem, device)
+        return pipeline_of_placement(problem, device, parts=parts)
+    model = PlacedModel(problem, device, parts, False, False, "infer")
+    pieces = pieces_of(model)
+    edges = lags(model, pieces)
     rank = ranks(pieces, edges)
     order = sorted(range(len(pieces)), key=lambda i: rank[i])
     used = sorted({piece.place for piece in pieces})
@@ -159,7 +185,7 @@ def _pipeline(problem: PlacementProblem, device: NDArray[np.int64]) -> PipelineP
 
 
 def _manifest(
-    job: Job, stages: Sequence[Stage], rank_of_stage: Sequence[int], numbers: Sequence[int], schedule: PipelineSchedule
+    job: Job, stages: Sequence[Stage], rank_of_stage: Sequence[int], numbers: Sequence[int], run: _Run
 ) -> dict[str, Any]:
     calls = job.torch.program.calls
     rows = []
@@ -170,15 +196,15 @@ def _manifest(
             "modules": list(dict.fromkeys(call.module for call in own)), "calls": [call.name for call in own],
         })  # fmt: skip
     return {
-        "model": job.torch.program.name, "micro_batches": schedule.micro_batches, "stages": rows,
+        "model": job.torch.program.name, "micro_batches": run.micro_batches, "stages": rows,
         "split_points": {stage.split_point: "BEGINNING" for stage in stages if stage.split_point},
-        "simulated_seconds": schedule.makespan * schedule.problem.tick_seconds,
+        "simulated_seconds": run.seconds,
     }  # fmt: skip
 
 
-def _notes(job: Job, numbers: Sequence[int], schedule: PipelineSchedule) -> list[str]:
-    seconds = schedule.makespan * schedule.problem.tick_seconds
-    notes = [f"{max(numbers) + 1} stages, {schedule.micro_batches} micro-batches, simulated {seconds:.4g} s"]
+def _notes(job: Job, numbers: Sequence[int], run: _Run) -> list[str]:
+    simulated = "" if run.seconds is None else f", simulated {time_text(run.seconds)}"
+    notes = [f"{max(numbers) + 1} stages, {run.micro_batches} micro-batches{simulated}"]
     users: dict[str, set[int]] = {}
     for call, number in zip(job.torch.program.calls, numbers, strict=True):
         for name in call.weights:

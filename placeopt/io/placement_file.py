@@ -1,6 +1,7 @@
 """Placement files: how a learned policy, or a person, hands over which op runs where.
 
-JSON: `{"problem": name, "device": {op: device}, "priority": {op: rank}}` (priority optional). CSV: the header
+JSON: `{"problem": name, "device": {op: device}, "priority": {op: rank}}` (priority optional; "stage", the pipeline stage by
+op, may stand beside them: `placeopt schedule` writes it, exports of pipelines read it). CSV: the header
 `op,device` or `op,device,priority`, one line per op. Ops and devices are given by name or by index; a
 name wins over an index that reads the same.
 """
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.problem import PlacementProblem
 
-JSON_KEYS = ("problem", "device", "priority", "queue")
+JSON_KEYS = ("problem", "device", "priority", "queue", "stage")
 QUEUES = ("fifo", "priority", "planned", "")
 CSV_HEADERS = (["op", "device"], ["op", "device", "priority"])
 
@@ -63,12 +64,13 @@ def _check_devices(problem: PlacementProblem, placement: Placement, where: str) 
 
 
 def write_placement(
-    path: str | Path, problem: PlacementProblem, placement: Placement, queue: str | None = None
-) -> Path:
+    path: str | Path, problem: PlacementProblem, placement: Placement, queue: str | None = None,
+    stage: Sequence[int] | None = None,
+) -> Path:  # fmt: skip
     """Write a placement by names: CSV where `path` ends in .csv, else JSON.
 
-    `queue` is the execution ("fifo", "priority" or "planned") under which the placement was valued; JSON
-    only. The file is replaced at once.
+    `queue` is the execution ("fifo", "priority" or "planned") under which the placement was valued, `stage` the
+    pipeline stage of every op; JSON only. The file is replaced at once.
     """
     path = Path(path)
     _check_devices(problem, placement, "placement")
@@ -87,6 +89,8 @@ def write_placement(
         data["priority"] = dict(zip(problem.op_names, ranks, strict=True))
     if queue is not None:
         data["queue"] = queue
+    if stage is not None:
+        data["stage"] = dict(zip(problem.op_names, stage, strict=True))
     return write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -97,6 +101,27 @@ def read_queue(path: str | Path) -> str | None:
         return None
     where = f"placement '{path}'"
     return _check_queue(parse_json(text, where), where) or None
+
+
+def read_stages(path: str | Path, problem: PlacementProblem) -> list[int] | None:
+    """Return the pipeline stage of every op that a JSON placement file tells, None where it tells none."""
+    text = read_text(path, what="placement")
+    if text.lstrip()[:1] != "{":
+        return None
+    where = f"placement '{path}'"
+    given = parse_json(text, where).get("stage")
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise InputError(f'{where}: "stage": expected an object {{op: stage}}, received {given!r:.40}')
+    found = []
+    for name in problem.op_names:
+        stage = _whole(given.get(name))
+        if stage is None or not 0 <= stage < problem.num_ops:
+            raise InputError(f'{where}: "stage" of op \'{name}\': expected 0..{problem.num_ops - 1}, '
+                             f"received {given.get(name)!r:.40}")  # fmt: skip
+        found.append(stage)
+    return found
 
 
 # --- JSON and CSV ---------------------------------------------------------------------------------------

@@ -127,5 +127,11 @@ class PredictedStepCosts(TabledStepCosts):
             floats = float(np.minimum(self.table.outputs[inside], kept).sum()) * load.flight + float(kept.max())
         if load.last == self.num_layers:
             floats += self.constants.loss / self.constants.overhead * float(kept[-1])
-        state = float(self.table.parameters[group.tensor][inside].sum()) * self.constants.state_bytes
-        return math.ceil(self.constants.base_bytes + state + self.constants.overhead * floats * scale)
+        return math.ceil(self.constants.base_bytes + self._state(load, group) + self.constants.overhead * floats * scale)
+
+    def state_bytes(self, load: Load, group: ReplicaGroup) -> int:
+        """Bytes of weights, gradients and optimizer state on a device, of those that `memory_bytes` counts."""
+        return math.ceil(self._state(load, group))
+
+    def _state(self, load: Load, group: ReplicaGroup) -> float:
+        return float(self.table.parameters[group.tensor][load.first : load.last].sum()) * self.constants.state_bytes

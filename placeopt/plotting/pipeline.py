@@ -1,4 +1,4 @@
-"""Pictures of pipeline schedules: a Gantt chart in the manner people know, and memory over time."""
+"""Pictures of pipeline schedules: a Gantt chart with a lane per pass, the steady state framed, and memory over time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import numpy as np
 
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import MissingExtraError
+from placeopt.plotting.style import time_unit
 
 if TYPE_CHECKING:
     import os
+
+    from numpy.typing import NDArray
 
     from placeopt.schedules.solution import PipelineSchedule
 
@@ -19,7 +22,26 @@ COLOURS = {"F": "#9dc3e6", "B": "#a9d18e", "I": "#8fd0c8", "W": "#f8cb9c", "othe
 
 LABELS = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights", "other": "other"}
 
-MAX_CELLS_WITH_NUMBERS = 4000
+FRAME, STEADY, STEADY_EDGE = "#c00000", "#fff2cc", "#bf9000"
+"""Colours of the frame around one repetition, of the ground behind the steady state, and of the frame around that."""
+
+LANES = (("F",), ("B", "I"), ("W",), ("other",))
+"""Kinds of passes that share a lane, from the top; a device has the lanes that its problem needs."""
+
+BAND = 0.92
+"""Height of a device's lanes together; devices are 1 apart."""
+
+CELL_INCHES, PERIOD_INCHES, MOST_INCHES, LEAST_INCHES = 0.24, 0.55, 34.0, 8.0
+"""Width of the picture: so much for every cell of a device, and for every micro-batch, within limits."""
+
+FONTS, INCHES_PER_DIGIT_AND_POINT, CELL_MARGIN = (6.5, 5.0), 0.0088, 0.02
+"""Sizes in points of the numbers in cells: the first that fits, none where neither does."""
+
+NEAR_CAPACITY = 1.6
+"""A capacity is drawn up to so many times the most memory held; a line far above would press the curves flat."""
+
+LEAST_TIMED_SECONDS, LEAST_BYTES = 1e-6, 4096
+"""Schedules shorter than this have ticks without a unit, memory below this has units of its own (shapes, block tables)."""
 
 
 def draw_pipeline(
@@ -31,8 +53,9 @@ def draw_pipeline(
 ) -> Any:
     """Draw a schedule; return the matplotlib figure and write it to `path`, if given.
 
-    One row per device, the micro-batch number in every cell, kinds by colour, darker for every second round of
-    micro-batches; one repetition of the repetend is framed. Below: memory held by each device over time.
+    A row per device with a lane for forward, backward and weight passes, the micro-batch number in every cell that has
+    room for it. One repetition of the repetend is framed on every device, and the ground of the steady state coloured.
+    Below: memory that the micro-batches hold on each device over time, scaled to its values.
 
     Parameters
     ----------
@@ -46,106 +69,218 @@ def draw_pipeline(
     """
     try:
         from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "a picture of a schedule") from error
     problem = schedule.problem
     end = min(schedule.makespan, until) if until else schedule.makespan
-    rows = problem.num_devices
-    shortest = int(problem.span.min())
-    width = float(np.clip(end / max(1, shortest) * 0.28, 7, 40))
+    rows, lanes = problem.num_devices, _lanes(schedule)
+    width = _inches(schedule, end)
     panels = 2 if memory and (problem.memory != 0).any() else 1
-    heights = [max(1.2, 0.42 * rows), 1.6][:panels]
-    figure = Figure(figsize=(width, sum(heights) + 1.4), layout="constrained")
+    heights = [max(1.2, 0.22 * len(lanes) * rows + 0.1 * rows), 1.8][:panels]
+    figure = Figure(figsize=(width, sum(heights) + 1.5), layout="constrained")
     axes = figure.subplots(panels, 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     gantt = axes[0]
-    _draw_cells(schedule, gantt, end)
-    if schedule.repetend is not None:
-        _frame_repetend(schedule, gantt)
+    framed, steady = _frame_repetend(schedule, gantt), _steady_state(schedule)
+    for axis in axes if steady is not None else ():
+        axis.axvspan(*steady, facecolor=STEADY, edgecolor=STEADY_EDGE, zorder=0, gid="steady")
+    _draw_cells(schedule, gantt, end, lanes, width / max(1, end))
     gantt.set_ylim(rows - 0.5, -0.5)
-    gantt.set_yticks(range(rows), problem.device_names)
     gantt.set_xlim(0, end)
-    kinds = [kind for kind in COLOURS if kind in problem.kind]
-    gantt.legend(handles=[Patch(facecolor=COLOURS[kind], edgecolor="#404040", label=LABELS[kind]) for kind in kinds],
-                 ncols=len(kinds), loc="lower right", bbox_to_anchor=(1, 1.01), frameon=False, fontsize=8)  # fmt: skip
-    period = float(schedule.period)
+    _name_rows(schedule, gantt, lanes)
+    _add_legend(schedule, gantt, framed, steady=steady is not None)
+    unit, size = _unit(schedule)
     gantt.set_title(
-        f"{problem.name}: period {period:g}, "
-        f"makespan {schedule.makespan}, bubble {schedule.bubble_period:.1%}",
-        loc="left", fontsize=9,
+        f"{problem.name}: {schedule.micro_batches} micro-batches, period {float(schedule.period) / size:.4g} {unit}, "
+        f"makespan {schedule.makespan / size:.4g} {unit}, bubble {schedule.bubble_period:.1%}",
+        loc="left", fontsize=9, pad=24,
     )  # fmt: skip
     if panels == 2:
         _draw_memory(schedule, axes[1], end)
-    axes[-1].set_xlabel("ticks")
+    axes[-1].xaxis.set_major_formatter(lambda ticks, _: f"{ticks / size:g}")
+    axes[-1].set_xlabel(unit)
     if path is not None:
         figure.savefig(path, dpi=130)
     return figure
 
 
-def _draw_cells(schedule: PipelineSchedule, axis: Any, end: int) -> None:
+def _unit(schedule: PipelineSchedule) -> tuple[str, float]:
+    """Return the unit of times and its ticks."""
+    seconds = schedule.makespan * schedule.problem.tick_seconds
+    return time_unit(schedule.makespan, schedule.problem.tick_seconds) if seconds >= LEAST_TIMED_SECONDS else ("ticks", 1.0)
+
+
+def _inches(schedule: PipelineSchedule, end: int) -> float:
+    """Return a width that leaves room for the numbers of the micro-batches."""
+    problem = schedule.problem
+    cells = max(len(blocks) for blocks in problem.on_device)
+    per_micro_batch = max(PERIOD_INCHES, CELL_INCHES * cells)
+    return float(np.clip(end / float(schedule.period) * per_micro_batch, LEAST_INCHES, MOST_INCHES))
+
+
+def _lanes(schedule: PipelineSchedule) -> list[tuple[str, ...]]:
+    """Return the lanes that the problem needs, with the kinds that it has."""
+    kinds = set(schedule.problem.kind)
+    return [found for lane in LANES if (found := tuple(kind for kind in lane if kind in kinds))]
+
+
+def _draw_cells(
+    schedule: PipelineSchedule, axis: Any, end: int, lanes: list[tuple[str, ...]], inches_per_tick: float
+) -> None:
     """Draw a cell for every block that starts before `end`, with the number of its micro-batch where there is room."""
     from matplotlib.patches import Rectangle
 
     problem = schedule.problem
-    numbered = schedule.micro_batches * problem.num_blocks <= MAX_CELLS_WITH_NUMBERS
-    for j in range(schedule.micro_batches):
-        for i in range(problem.num_blocks):
-            start, span = int(schedule.start[j, i]), int(problem.span[i])
+    lane_of = {kind: number for number, lane in enumerate(lanes) for kind in lane}
+    height = BAND / len(lanes)
+    for i in range(problem.num_blocks):
+        kind, span = problem.kind[i], int(problem.span[i])
+        room = span * inches_per_tick - CELL_MARGIN
+        for j in range(schedule.micro_batches):
+            start = int(schedule.start[j, i])
             if start >= end:
                 continue
             for d in problem.devices_of(i).tolist():
+                top = d - BAND / 2 + lane_of[kind] * height
                 axis.add_patch(
-                    Rectangle((start, d - 0.45), span, 0.9, facecolor=COLOURS[problem.kind[i]], edgecolor="#404040",
-                              linewidth=0.5)
+                    Rectangle((start, top), span, height, facecolor=COLOURS[kind], edgecolor="#404040", linewidth=0.4,
+                              gid="cell", zorder=2)
                 )  # fmt: skip
-                if numbered:
-                    axis.text(start + span / 2, d, str(j), ha="center", va="center", fontsize=7, clip_on=True)
+                font = next((size for size in FONTS if room >= INCHES_PER_DIGIT_AND_POINT * size * len(str(j))), None)
+                if font is not None:
+                    axis.text(start + span / 2, top + height / 2, str(j), ha="center", va="center", fontsize=font,
+                              clip_on=True, zorder=3)  # fmt: skip
 
 
-def _frame_repetend(schedule: PipelineSchedule, axis: Any) -> None:
-    """Frame one repetition on every device: the runs of a whole period in the middle of the schedule.
+def _name_rows(schedule: PipelineSchedule, axis: Any, lanes: list[tuple[str, ...]]) -> None:
+    """Write the names of devices, and the passes of their lanes where there is room."""
+    problem, rows, height = schedule.problem, schedule.problem.num_devices, BAND / len(lanes)
+    axis.set_yticks(range(rows), problem.device_names, fontsize=8)
+    for d in range(rows - 1):
+        axis.axhline(d + 0.5, color="#bfbfbf", linewidth=0.5, zorder=1)
+    if rows > 16 or len(lanes) == 1:
+        return
+    centres = [d - BAND / 2 + (lane + 0.5) * height for d in range(rows) for lane in range(len(lanes))]
+    right = axis.secondary_yaxis("right")
+    right.set_yticks(centres, ["/".join(lane) for lane in lanes] * rows, fontsize=6)
+    right.tick_params(length=0)
 
-    A device gets no frame where a greedy completion, which may be denser than the pattern, mixes in other runs.
+
+def _add_legend(schedule: PipelineSchedule, axis: Any, framed: int, *, steady: bool) -> None:
+    """Name the colours and the frames; `framed` devices have one around a repetition."""
+    from matplotlib.patches import Patch
+
+    problem = schedule.problem
+    kinds = [kind for kind in COLOURS if kind in problem.kind]
+    handles = [Patch(facecolor=COLOURS[kind], edgecolor="#404040", label=LABELS[kind]) for kind in kinds]
+    if framed and schedule.repetend is not None:
+        size = schedule.repetend.size
+        words = f"one repetition of {size} micro-batch{'es' if size > 1 else ''}"
+        words += "" if framed == sum(map(bool, problem.on_device)) else ", where the schedule is not denser"
+        handles.append(Patch(fill=False, edgecolor=FRAME, linewidth=1.8, label=words))
+    if steady:
+        handles.append(Patch(facecolor=STEADY, edgecolor=STEADY_EDGE, label="steady state"))
+    axis.legend(handles=handles, ncols=len(handles), loc="lower left", bbox_to_anchor=(0, 1.0), frameon=False, fontsize=8,
+                borderaxespad=0.2)  # fmt: skip
+
+
+def _frame_repetend(schedule: PipelineSchedule, axis: Any) -> int:
+    """Frame one repetition on every device; return how many devices have a frame.
+
+    The frame is around the runs of a whole period, as near to the middle of the schedule as possible. A device gets no frame
+    where a greedy completion, which may be denser than the pattern, mixes in other runs everywhere.
     """
     from matplotlib.patches import Rectangle
 
+    if schedule.repetend is None:
+        return 0
+    whole = _whole_turns(schedule)
+    middle = whole[len(whole) // 2] if whole else 0
+    framed = 0
+    for d in range(schedule.problem.num_devices):
+        for turn in sorted(whole, key=lambda turn: (abs(turn - middle), turn)):
+            found = _repetition(schedule, turn, d)
+            if found is not None:
+                left, right = found
+                axis.add_patch(Rectangle((left, d - 0.48), right - left, 0.96, fill=False, edgecolor=FRAME, linewidth=1.8,
+                                         zorder=5, gid="repetend"))  # fmt: skip
+                framed += 1
+                break
+    return framed
+
+
+def _whole_turns(schedule: PipelineSchedule) -> range:
+    """Return the repetitions whose every run belongs to a micro-batch of the schedule."""
     assert schedule.repetend is not None
-    problem, period, size = schedule.problem, schedule.repetend.period, schedule.repetend.size
-    turns = schedule.micro_batches // size
-    index = schedule.repetend.index
-    turn = max(turns // 2, int(index.max()))
-    if turns <= turn:
-        return  # too few micro-batches for a steady state
+    return range(int(schedule.repetend.index.max()), schedule.micro_batches // schedule.repetend.size)
+
+
+def _steady_state(schedule: PipelineSchedule) -> tuple[int, int] | None:
+    """Return from when until when all devices are in whole repetitions, None where there is no such time."""
+    turns = _whole_turns(schedule) if schedule.repetend is not None else range(0)
+    if not turns:
+        return None
+    used = [d for d, blocks in enumerate(schedule.problem.on_device) if blocks]
+    begin = max(_extent(schedule, turns[0], d)[0] for d in used)
+    end = min(_extent(schedule, turns[-1], d)[1] for d in used)
+    return (begin, end) if begin < end else None
+
+
+def _repetition(schedule: PipelineSchedule, turn: int, device: int) -> tuple[int, int] | None:
+    """Return from when until when a device runs repetition `turn`, None if it runs something else meanwhile."""
+    assert schedule.repetend is not None
+    here = list(schedule.problem.on_device[device])
+    if not here:
+        return None
+    left, right = _extent(schedule, turn, device)
+    inside = np.count_nonzero((schedule.start[:, here] >= left) & (schedule.start[:, here] < right))
+    fits = right - left <= schedule.repetend.period and inside == schedule.repetend.size * len(here)
+    return (left, right) if fits else None
+
+
+def _extent(schedule: PipelineSchedule, turn: int, device: int) -> tuple[int, int]:
+    """Return the first start and the last end of repetition `turn` on a device."""
+    assert schedule.repetend is not None
+    size, here = schedule.repetend.size, list(schedule.problem.on_device[device])
     # The run of block b in repetition `turn` belongs to micro-batch (turn - index_b) * size + member.
-    member = (turn - index) * size + np.arange(size)[:, None]
-    start = np.take_along_axis(schedule.start, member, axis=0)
-    for d, blocks in enumerate(problem.on_device):
-        here = list(blocks)
-        if not here:
-            continue
-        left = int(start[:, here].min())
-        right = int((start[:, here] + problem.span[here]).max())
-        everything = schedule.start[:, here]
-        inside = np.count_nonzero((everything >= left) & (everything < right))
-        if right - left <= period and inside == size * len(here):
-            axis.add_patch(
-                Rectangle((left, d - 0.48), right - left, 0.96, fill=False, edgecolor="#c00000", linewidth=1.8, zorder=5)
-            )
+    member: NDArray[np.int64] = (turn - schedule.repetend.index) * size + np.arange(size)[:, None]
+    start = np.take_along_axis(schedule.start, member, axis=0)[:, here]
+    return int(start.min()), int((start + schedule.problem.span[here]).max())
 
 
 def _draw_memory(schedule: PipelineSchedule, axis: Any, end: int) -> None:
+    """Draw what micro-batches hold on every device; the panel ends a little above the most that is held."""
     problem = schedule.problem
-    for d in range(problem.num_devices):
+    most = max(schedule.peak_memory)
+    unit, size = _memory_unit(schedule, most)
+    for d, name in enumerate(problem.device_names):
         profile = schedule.memory_profile(d)
         if not len(profile):
             continue
         times = np.concatenate(([0], profile[:, 0], [end]))
-        held = np.concatenate(([0], profile[:, 1], profile[-1:, 1]))
-        axis.step(times, held, where="post", linewidth=1, label=problem.device_names[d])
+        held = np.concatenate(([0], profile[:, 1], profile[-1:, 1])) / size
+        axis.step(times, held, where="post", linewidth=1.2, label=f"{name}: {held.max():.3g}")
     limits = sorted({int(c) for c in problem.capacity if c < UNLIMITED})
-    for limit in limits:
-        axis.axhline(limit, color="#c00000", linestyle="--", linewidth=0.9)
-    axis.set_ylim(bottom=0)
-    axis.set_ylabel("memory")
+    near = [limit for limit in limits if limit <= NEAR_CAPACITY * most]
+    for limit in near:
+        axis.axhline(limit / size, color=FRAME, linestyle="--", linewidth=0.9)
+    far = _far_text(schedule, [x for x in limits if x not in near])
+    axis.set_ylim(0, 1.12 * max([most, *near]) / size or 1)
+    axis.set_ylabel(f"held by micro-\nbatches{unit}{far}", fontsize=8)
     if problem.num_devices <= 8:
-        axis.legend(fontsize=7, ncols=min(8, problem.num_devices), frameon=False, loc="upper right")
+        axis.legend(title="most held", title_fontsize=7, fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _far_text(schedule: PipelineSchedule, limits: list[int]) -> str:
+    """Tell the least capacity that is beyond the panel, "" if none is."""
+    if not limits:
+        return ""
+    unit, size = _memory_unit(schedule, limits[0])
+    return f"\n(room for {limits[0] / size:.3g}{unit.replace(',', '')})"
+
+
+def _memory_unit(schedule: PipelineSchedule, most: int) -> tuple[str, float]:
+    """Return the unit of memory, with a comma before it, and its bytes; none for block tables and shapes."""
+    timed = schedule.makespan * schedule.problem.tick_seconds >= LEAST_TIMED_SECONDS
+    if not timed or most < LEAST_BYTES:
+        return "", 1.0
+    return next((f", {name}", float(size)) for name, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if most >= size)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gloo_ranks import run_ranks
 
 import placeopt as po
 from placeopt.exports.export import export, make
@@ -231,14 +232,19 @@ def test_a_split_module_is_refused_by_name(small):
 
 def test_a_pipeline_runs_on_two_processes_with_the_loss_of_the_unsplit_model(small, tmp_path):
     """Stages cut by the period DP run under the searched repetend schedule; loss and gradients are the module's."""
-    import torch
-
     count, case = 4, small
     problem = po.load(case.module, cluster="2xA100", inputs=case.inputs, objective="period", group="block")
     result = po.solve(problem, "ideal-dp", seconds=10)
     stages = case.export(result, "torch-pipeline", problem, micro_batches=count, seconds=5, out=tmp_path)
     assert len(stages) == 2
     assert (tmp_path / "schedule.csv").read_text().count("\n") == 2
+    check_pipeline(case, tmp_path, count, tmp_path)
+
+
+def check_pipeline(case, folder, count, scratch):
+    """Run an exported pipeline on two processes; loss and gradients are the module's."""
+    import torch
+
     torch.manual_seed(0)
     inputs = torch.cat([x for x in case.inputs for _ in range(count)])
     inputs = inputs.roll(1, -1) if inputs.dtype == torch.int64 else torch.randn_like(inputs)
@@ -247,23 +253,10 @@ def test_a_pipeline_runs_on_two_processes_with_the_loss_of_the_unsplit_model(sma
     target = torch.randint(0, output.shape[-1], output.shape[:-1])
     loss = torch.nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="sum")
     loss.backward()
-    torch.save({"inputs": inputs, "target": target}, tmp_path / "data.pt")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, str(HERE / "pipeline_worker.py")]
-    workers = [
-        subprocess.Popen([*command, str(rank), "2", str(tmp_path / "init"), str(tmp_path), str(tmp_path / "data.pt")],
-                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-        for rank in range(2)
-    ]  # fmt: skip
-    outputs = []
-    try:
-        outputs = [worker.communicate(timeout=200) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    assert [worker.returncode for worker in workers] == [0, 0], outputs[0][1][-1500:] + outputs[1][1][-1500:]
-    assert float(outputs[1][0]) == pytest.approx(float(loss.detach()), rel=1e-5)
-    gradients = torch.load(tmp_path / "gradients0.pt") | torch.load(tmp_path / "gradients1.pt")
+    torch.save({"inputs": inputs, "target": target}, scratch / "data.pt")
+    outputs = run_ranks(2, scratch, "exported", folder, scratch / "data.pt")
+    assert float("".join(outputs)) == pytest.approx(float(loss.detach()), rel=1e-5)
+    gradients = torch.load(folder / "gradients0.pt") | torch.load(folder / "gradients1.pt")
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-5)
 

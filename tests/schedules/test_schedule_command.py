@@ -68,8 +68,71 @@ def test_several_solvers_are_compared_and_refusals_are_given_with_reasons(tmp_pa
     assert [result["solver"] for result in found["results"]] == ["repetend", "tessel"]
     assert found["best"] == 0
     assert found["results"][0]["period"] == pytest.approx(16 / 3)
+    assert "larger_pattern" not in found["results"][0]
     found = run("schedule", "shape:M", "-n", "4", "--out", str(tmp_path))
     assert any("4 ranks at once" in reason for reason in found["skipped"])
+
+
+def test_solvers_that_do_not_suit_the_shape_are_skipped_with_one_line(capsys: pytest.CaptureFixture[str]):
+    """The table has the solvers that found a schedule; the others have a line with the reason."""
+    code, out, _ = output(capsys, "schedule", "shape:V?devices=3", "-s", "1f1b,zb-v,chimera,repetend", "-n", "4")
+    assert code == 0
+    skipped = [line.split(":")[0] for line in out.splitlines() if line.startswith("skipped ")]
+    assert skipped == ["skipped zb-v", "skipped chimera"]
+    table = out[: out.index("skipped")]
+    assert "chimera" not in table
+    assert "1f1b" in table
+
+
+def test_optimal_for_one_size_says_what_two_micro_batches_per_repetend_do(
+    run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+):
+    """With room for 3 micro-batches K = 1 repeats every 8 ticks, and two together do better: the report says so."""
+    arguments = ("schedule", "shape:V?devices=4&memory=3", "-n", "8", "--seconds", "20")
+    found = run(*arguments)
+    assert (found["period"], found["repetend_size"]) == (8, 1)
+    assert found["larger_pattern"]["size"] == 2
+    assert found["larger_pattern"]["period"] < 8
+    assert found["period_status"] == "optimal for K = 1, K = 2 is shorter"
+    out = output(capsys, *arguments)[1]
+    assert "not the best pattern: K = 2 repeats every" in out
+    assert "larger_pattern" not in run("schedule", "shape:V?devices=4&memory=4", "-n", "8")
+
+
+def test_a_model_is_reported_in_ms_and_gib_with_a_table_of_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Stages name their ops, devices and times; the cut is a placement file that tells them; memory is told by what it is."""
+    code, out, err = output(capsys, "schedule", GPT, "--cluster", "2xA100", "-n", "4", "-s", "1f1b,zb-v", "--out", str(tmp_path))
+    assert code == 0, err
+    for words in ("period ms", "forward ms", "resident GiB", "optimizer states", "activations", "memory GiB", "skipped zb-v"):
+        assert words in out
+    cut = json.loads((tmp_path / "cut.json").read_text())
+    problem = po.load(GPT, "2xA100")
+    assert set(cut["device"]) == set(cut["stage"]) == set(problem.op_names)
+    assert all(cut["device"][op] == f"gpu{stage}" for op, stage in cut["stage"].items())
+
+
+def test_json_tells_the_stages_of_a_model(run: Callable[..., Any]):
+    """The stages' times add up to the work of the devices, their ops to the model's, their weights to what is resident."""
+    found = run("schedule", GPT, "--cluster", "2xA100", "-n", "4", "-s", "1f1b")
+    stages = found["stages"]
+    assert [row["stage"] for row in stages] == [0, 1]
+    assert sum(row["num_ops"] for row in stages) == po.load(GPT, "2xA100").num_ops
+    assert [row["resident"] for row in stages] == found["resident_per_device"]
+    assert sum(found["resident_per_device"]) == int(po.load(GPT, "2xA100", training=True).resident.sum())
+    assert max(row["forward"] + row["backward"] for row in stages) <= found["period"]
+
+
+@pytest.mark.parametrize("shape", ["wave", "M"])
+def test_shapes_of_a_model_are_selectable(tmp_path: Path, run: Callable[..., Any], shape: str):
+    """`--shape` cuts otherwise: a wave has two stages per device, M ops on all devices, which no placement can say."""
+    found = run("schedule", f"{GPT}&tied=0" if shape == "wave" else "gen:gpt2?layers=4&hidden=64&heads=2&vocab=50000&seq=32&"
+                "detail=coarse&tied=0", "--cluster", "2xA100", "-n", "4", "--shape", shape, "--out", str(tmp_path), "-t", "5")  # fmt: skip
+    if shape == "wave":
+        assert [row["device"] for row in found["stages"]] == ["gpu0", "gpu1", "gpu1", "gpu0"]
+        assert (tmp_path / "cut.json").is_file()
+    else:
+        assert "all" in {row["device"] for row in found["stages"]}
+        assert any(reason.startswith("cut.json: ops that run on all devices") for reason in found["skipped"])
 
 
 def test_shapes_lists_the_lower_bounds(run: Callable[..., Any]):
@@ -104,6 +167,12 @@ def test_joint_choice_names_the_runner_up(tmp_path: Path, run: Callable[..., Any
         (["shape:V", "--cluster", "2xA100"], "brings its own devices"),
         (["shape:Q"], "shape 'Q' is not known"),
         (["shape:V", "--memory", "x"], "--memory: expected whole numbers"),
+        ([GPT, "--cluster", "2xA100", "--memory", "x"], "--memory: expected bytes per device such as 16GiB"),
+        ([GPT, "--cluster", "2xA100", "--memory", "1MiB"], "bytes for weights"),
+        ([GPT, "--cluster", "2xA100", "--memory", "1GB,1GB,1GB"], "one for each of 2 devices"),
+        ([GPT, "--cluster", "2xA100", "--shape", "Q"], "--shape: expected one of V, wave"),
+        ([GPT, "--cluster", "2xA100", "--shape", "V,X"], "give --joint to try several"),
+        (["shape:V", "--shape", "wave"], "--shape is for models with --cluster"),
         (["nowhere.toml"], "is no file and no shape"),
         (["shape:wave?devices=3&memory=1"], "proved infeasible: not even one micro-batch fits; the smallest feasible"),
         (["shape:M", "-s", "gpipe"], "4 devices at once"),
@@ -123,15 +192,36 @@ def test_picture_frames_one_repetition_on_every_device(memory: int, size: int):
     pytest.importorskip("matplotlib")
     found = schedule(po.load_pipeline(f"shape:V?devices=4&memory={memory}"), size=size, micro_batches=12, num_workers=1)
     axes = draw_pipeline(found).axes[0]
-    cells = [patch for patch in axes.patches if patch.get_facecolor()[3] > 0]
-    frames = [patch for patch in axes.patches if patch.get_facecolor()[3] == 0]
+    cells, frames = ([patch for patch in axes.patches if patch.get_gid() == kind] for kind in ("cell", "repetend"))
     assert len(cells) == 12 * 8
     assert len(frames) == 4
     for frame in frames:
         assert frame.get_width() <= found.repetend.period
         left, right = frame.get_x(), frame.get_x() + frame.get_width()
-        lane = frame.get_y() + frame.get_height() / 2
+        top, bottom = frame.get_y(), frame.get_y() + frame.get_height()
         inside = [c for c in cells if left <= c.get_x() and c.get_x() + c.get_width() <= right
-                  and abs(c.get_y() + c.get_height() / 2 - lane) < 0.1]  # fmt: skip
+                  and top <= c.get_y() and c.get_y() + c.get_height() <= bottom]  # fmt: skip
         assert len(inside) == 2 * size
     assert {text.get_text() for text in axes.texts} == {str(j) for j in range(12)}
+
+
+def test_a_picture_of_32_micro_batches_is_legible():
+    """Passes have lanes of their own, every cell has its number and room for it, and memory fills its panel."""
+    backend = pytest.importorskip("matplotlib.backends.backend_agg")
+    problem = po.load_pipeline("shape:V?devices=4&memory=400&split=1")
+    figure = draw_pipeline(schedule(problem, micro_batches=32, num_workers=1))
+    gantt, memory = figure.axes[:2]
+    cells = [patch for patch in gantt.patches if patch.get_gid() == "cell"]
+    assert len(cells) == 32 * 12 == len([text for text in gantt.texts if text.get_text().isdigit()])
+    rows = {(round(cell.get_y() % 1, 6), cell.get_facecolor()) for cell in cells}
+    assert len(rows) == len({place for place, _ in rows}) == 3  # a lane for each of F, I and W
+    canvas = backend.FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    wide = {round(cell.get_window_extent(renderer).width, 3) for cell in cells}
+    widest = max(text.get_window_extent(renderer).width for text in gantt.texts)
+    assert widest <= min(wide)
+    held = max(line.get_ydata().max() for line in memory.lines)
+    assert held / memory.get_ylim()[1] > 0.6  # a capacity of 400 units does not press the curves flat
+    assert figure.get_size_inches()[0] <= 34
+    assert [patch.get_gid() for patch in gantt.patches].count("steady") == 1

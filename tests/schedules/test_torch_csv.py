@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from gloo_ranks import run_ranks
 
 import placeopt as po
-from placeopt.schedules import schedule
-from placeopt.schedules.torch_csv import torch_rows, write_torch_csv
+from placeopt.schedules import Block, PipelineProblem, schedule
+from placeopt.schedules.torch_csv import ranks_of_stages, read_torch_csv, torch_rows, write_torch_csv
 
-WORKER = Path(__file__).with_name("torch_worker.py")
+if TYPE_CHECKING:
+    from pathlib import Path
+
 RANKS = 4
 
 
@@ -57,20 +57,44 @@ def test_exported_schedules_run_in_pytorch_with_the_gradients_of_the_unpipelined
     for name, found in made.items():
         paths.append(str(tmp_path / f"{name}.csv"))
         write_torch_csv(found, paths[-1])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    workers = [
-        subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(RANKS), str(tmp_path / "init"), "8", *paths],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        )
-        for rank in range(RANKS)
-    ]  # fmt: skip
-    outputs = []
-    try:
-        outputs = [worker.communicate(timeout=200) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    for worker, (out, err) in zip(workers, outputs, strict=True):
-        assert worker.returncode == 0, err[-2000:]
+    for out in run_ranks(RANKS, tmp_path, "schedules", 8, *paths):
         assert out.split() == ["same"] * len(paths)
+
+
+@pytest.mark.parametrize("solver", ["repetend", "1f1b"])
+def test_a_csv_is_read_back(tmp_path: Path, solver: str):
+    """What is written is what is read; stages keep their ranks."""
+    path = tmp_path / "schedule.csv"
+    found = schedule(po.load_pipeline("shape:V?devices=3&split=1"), solver, micro_batches=5)
+    write_torch_csv(found, path)
+    rows = read_torch_csv(path)
+    assert rows == torch_rows(found)
+    assert ranks_of_stages(rows) == [0, 1, 2]
+
+
+def test_devices_without_a_stage_are_no_ranks():
+    """A cut that leaves the first of three devices out runs on two ranks."""
+    blocks = [Block("F0", "F", (1,), 1, (1,), (), 0), Block("F1", "F", (2,), 1, (1,), (("F0", 0),), 1),
+              Block("B1", "B", (2,), 2, (-1,), (("F1", 0),), 1), Block("B0", "B", (1,), 2, (-1,), (("B1", 0),), 0)]  # fmt: skip
+    problem = PipelineProblem.from_blocks("two of three", blocks, ("a", "b", "c"))
+    rows = torch_rows(schedule(problem, "1f1b", micro_batches=3))
+    assert [row[0] for row in rows] == ["0F0", "1F0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "received an empty file"),
+        ("0F0,zero\n", "received 'zero'"),
+        ("0F0,0B0\n0F1,0B1\n", "stage 0 is on the ranks 0 and 1"),
+        ("0F0,0B0,0F1\n", "micro-batch 1: expected F and then B"),
+        ("0B0,0F0\n", "expected F and then B"),
+        ("1F0,1B0\n", "stage 0, micro-batch 0"),
+    ],
+)
+def test_damaged_csv_is_one_line(tmp_path: Path, text: str, reason: str):
+    """A cell, a rank or a pass that is wrong is named."""
+    path = tmp_path / "schedule.csv"
+    path.write_text(text)
+    with pytest.raises(po.InputError, match=reason):
+        read_torch_csv(path)

@@ -1,0 +1,94 @@
+"""One rank of a gloo group, started by gloo_ranks.py: gloo_worker.py RANK WORLD INIT_FILE JOB ARGUMENT...
+
+exported FOLDER DATA : run an exported pipeline; the last rank prints the sum of the losses of all micro-batches, every rank
+saves the gradients of its stages.
+schedules MICRO_BATCHES CSV... : run schedules on a chain of small layers; prints "same" per schedule when all gradients of
+the rank's stages are those of the unpipelined model.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+WIDTH = 8
+
+
+def step(runtime, mine: list[int], count: int, inputs: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+    """Run one step on a rank with the stages `mine` of `count`; return the losses, which the last stage's rank has."""
+    losses: list[torch.Tensor] = []
+    given = {"target": target, "losses": losses} if count - 1 in mine else {}
+    runtime.step(*((inputs,) if 0 in mine else ()), **given)
+    return losses
+
+
+def cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Sum, so that micro-batches simply add up."""
+    return torch.nn.functional.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="sum")
+
+
+def exported(rank: int, folder: Path, data: Path) -> None:
+    """Run one step of an exported pipeline."""
+    spec = importlib.util.spec_from_file_location("pipeline", folder / "pipeline.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pipeline = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pipeline)
+    given = torch.load(data)
+    runtime, modules = pipeline.build(rank, cross_entropy)
+    losses = step(runtime, list(modules), len(pipeline.RANK_OF_STAGE), given["inputs"], given["target"])
+    if losses:
+        print(float(torch.stack(losses).sum()), flush=True)
+    gradients = {name: p.grad for module in modules.values() for name, p in module.named_parameters() if p.grad is not None}
+    torch.save(gradients, folder / f"gradients{rank}.pt")
+
+
+def layers(count: int) -> list[torch.nn.Module]:
+    """Return the stages of the model, the same on every rank."""
+    torch.manual_seed(7)
+    return [torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()) for _ in range(count)]
+
+
+def squares(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Sum, so that micro-batches simply add up."""
+    return ((output - target) ** 2).sum()
+
+
+def scheduled(rank: int, micro_batches: int, path: str) -> None:
+    """Run one schedule and compare."""
+    rows = [line.split(",") for line in Path(path).read_text().split()]
+    num_stages = 1 + max(int(cell.split("F")[0]) for row in rows for cell in row if "F" in cell)
+    mine = sorted({int(cell.split("F")[0]) for cell in rows[rank] if "F" in cell})
+    torch.manual_seed(11)
+    inputs, target = torch.randn(2 * micro_batches, WIDTH), torch.randn(2 * micro_batches, WIDTH)
+    reference = torch.nn.Sequential(*layers(num_stages))
+    squares(reference(inputs), target).backward()
+    modules = layers(num_stages)
+    stages = [PipelineStage(modules[s], s, num_stages, torch.device("cpu")) for s in mine]
+    runtime = _PipelineScheduleRuntime(stages, micro_batches, loss_fn=squares, scale_grads=False)
+    runtime._load_csv(path)
+    step(runtime, mine, num_stages, inputs, target)
+    for s in mine:
+        for got, want in zip(modules[s].parameters(), reference[s].parameters(), strict=True):
+            torch.testing.assert_close(got.grad, want.grad, rtol=1e-4, atol=1e-5)
+    print("same", flush=True)
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    RANK, WORLD, INIT, JOB, *ARGUMENTS = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{INIT}", rank=int(RANK), world_size=int(WORLD))
+    if JOB == "exported":
+        exported(int(RANK), Path(ARGUMENTS[0]), Path(ARGUMENTS[1]))
+    else:
+        for csv_path in ARGUMENTS[1:]:
+            scheduled(int(RANK), int(ARGUMENTS[0]), csv_path)
+    dist.barrier()
+    dist.destroy_process_group()
