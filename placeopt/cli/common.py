@@ -158,16 +158,17 @@ def print_json(data: dict[str, Any]) -> None:
 
 def json_text(data: dict[str, Any]) -> str:
     """Return one JSON object and a line feed, with NaN and infinity as null."""
-    return json.dumps(_clean(data), ensure_ascii=False) + "\n"
+    return json.dumps(plain_json(data), ensure_ascii=False) + "\n"
 
 
-def _clean(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
+    """Return what JSON can say: text keys, lists, plain numbers, null for what is not finite."""
     if isinstance(value, dict):
-        return {str(key): _clean(item) for key, item in value.items()}
+        return {str(key): plain_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
+        return [plain_json(item) for item in value]
     if hasattr(value, "tolist"):
-        return _clean(value.tolist())
+        return plain_json(value.tolist())
     if isinstance(value, Fraction):
         return int(value) if value.denominator == 1 else float(value)
     if isinstance(value, float) and not math.isfinite(value):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.cli import common
 from placeopt.instances.training_memory import resident_parts
-from placeopt.io import serialize
+from placeopt.io.result_codecs import result_object
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
+from placeopt.model.files import write_text
 from placeopt.model.result import Result
 from placeopt.plotting.pipeline import draw_pipeline
 from placeopt.schedules.placed_model import ALL
@@ -140,9 +141,9 @@ def write_schedule(
         else:
             files.append(str(path))
     path = folder / f"{stem}.json"
-    # What `--initial` reads, and the fields that the command prints.
+    # The fields that the command prints, and what `--initial` and exports read, which has the last word.
     starts = {"start": schedule.start.tolist(), "blocks": list(schedule.problem.block_names)}
-    path.write_text(common.json_text(serialize.to_dict(outcome) | data | starts))
+    write_text(path, common.json_text(result_object(outcome, common.plain_json(data | starts))))
     files.append(str(path))
     return files, skipped
 

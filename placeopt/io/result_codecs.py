@@ -90,6 +90,16 @@ def _encode_result(result: Result[Any]) -> dict[str, Any]:
     return {**data, "digest": digest(data)}
 
 
+def result_object(result: Result[Any], told: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON object of a result with further fields for readers of the file, which its digest covers as well."""
+    data = {**told, **to_dict(result)}
+    return {**data, "digest": digest(_covered(data))}
+
+
+def _covered(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key not in ("digest", "format", "version")}
+
+
 def _decode_result(body: Body) -> Result[Any]:
     solution = None
     trace = body.items("trace") if body.has("trace") else []
@@ -125,8 +135,7 @@ def _decode_result(body: Body) -> Result[Any]:
 
 def _refuse_changes(body: Body) -> None:
     """Refuse a result that was changed after it was written; version 1 had no digest."""
-    rest = {key: value for key, value in body.data.items() if key not in ("digest", "format", "version")}
-    if (body.get("version") > 1 or body.has("digest")) and body.text("digest") != digest(rest):
+    if (body.get("version") > 1 or body.has("digest")) and body.text("digest") != digest(_covered(body.data)):
         raise InputError(f"{body.where}: the result was changed after it was written (its digest differs); solve again, or "
                          "verify its placement alone")  # fmt: skip
 

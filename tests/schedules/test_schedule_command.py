@@ -62,6 +62,14 @@ def test_schedule_prints_its_contract_and_writes_every_export(tmp_path: Path, ru
     assert max(event["ts"] + event["dur"] for event in events if event["ph"] == "X") == found["makespan"]
 
 
+@pytest.mark.parametrize("source", [("shape:V?devices=4&memory=3",), (GPT, "--cluster", "2xA100")])
+def test_the_schedule_that_is_written_is_read_back(tmp_path: Path, run: Callable[..., Any], source: tuple[str, ...]):
+    """schedule.json of --out is what --initial takes: with no time at all, the same makespan comes back."""
+    first = run("schedule", *source, "-n", "6", "-s", "repetend", "-t", "5", "--out", str(tmp_path))
+    again = run("schedule", *source, "-n", "6", "-s", "repetend", "-t", "0", "--initial", str(tmp_path / "schedule.json"))
+    assert again["makespan"] <= first["makespan"]
+
+
 def test_several_solvers_are_compared_and_refusals_are_given_with_reasons(tmp_path: Path, run: Callable[..., Any]):
     """With several solvers: results and the best; what PyTorch cannot run is left out with the reason."""
     found = run("schedule", "shape:V?devices=4&memory=3", "-s", "repetend,tessel", "-n", "6", "-k", "3")
