@@ -70,6 +70,16 @@ def test_links_shared_as_in_hardware():
     assert len(kinds) == 5
 
 
+def test_a_file_shares_links_by_the_same_names(tmp_path):
+    """`contention` of a file takes what a name's option takes: both make the same channels."""
+    rows = [f'[[devices]]\nkind = "L4"\nname = "host0/gpu{i}"' for i in range(3)]
+    body = "\n".join([*rows, '[[connections]]\nbetween = ["*", "*"]\nlink = "pcie4"'])
+    for model in ("none", "pair", "source", "host", "hardware"):
+        (tmp_path / "lab.toml").write_text(f'contention = "{model}"\n{body}')
+        expected = make_cluster(f"3xL4?contention={model}").channel
+        assert make_cluster(tmp_path / "lab.toml").channel.tolist() == expected.tolist()
+
+
 def test_the_example_is_a_cluster(tmp_path):
     """What `placeopt clusters --example` prints can be read as it is."""
     (tmp_path / "lab.toml").write_text(EXAMPLE)

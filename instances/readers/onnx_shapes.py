@@ -246,16 +246,47 @@ def _outputs(node: Any, found: Inferred, known: dict[str, NDArray[Any]]) -> list
 
 
 def _extend(onnx: Any, work: Any, found: Inferred) -> bool:
-    """Declare the outputs of ops outside the standard that keep the shape of their first input."""
+    """Declare outputs that the package leaves open: of loops, and of ops outside the standard that keep a shape."""
     fresh = False
     for node in work.graph.node:
-        if node.op_type not in SAME_SHAPE or not node.input or not node.output:
+        shapes = {name: found.shapes.get(name, (None, ""))[0] for name in node.output if name}
+        open_ones = [name for name, shape in shapes.items() if shape is None or None in shape[:1]]
+        if not open_ones:
             continue
-        shape, dtype = found.shapes.get(node.input[0], (None, ""))
-        if shape is None or found.shapes.get(node.output[0], (None, ""))[0] is not None:
-            continue
-        element = next(code for code, name in DTYPES.items() if name == dtype)
-        dims = [f"unknown_{i}" if d is None else d for i, d in enumerate(shape)]
-        work.graph.value_info.append(onnx.helper.make_tensor_value_info(node.output[0], element, dims))
-        fresh = True
+        told: dict[str, Shape] = {}
+        if node.op_type in SAME_SHAPE and node.input and shapes.get(node.output[0]) is None:
+            shape = found.shapes.get(node.input[0], (None, ""))[0]
+            told = {} if shape is None else {node.output[0]: shape}
+        elif node.op_type == "Loop":
+            told = _loop_shapes(node, found)
+        for name in (name for name in open_ones if name in told and told[name] != shapes[name]):
+            dtype = found.shapes[name][1] if name in found.shapes else found.shapes[node.input[0]][1]
+            element = next(code for code, known in DTYPES.items() if known == dtype)
+            dims = [f"unknown_{i}" if d is None else d for i, d in enumerate(told[name])]
+            work.graph.value_info.append(onnx.helper.make_tensor_value_info(name, element, dims))
+            fresh = True
     return fresh
+
+
+def _loop_shapes(node: Any, found: Inferred) -> dict[str, Shape]:
+    """Return the shapes of a Loop's outputs that keep theirs.
+
+    A carried value does where the body gives back the shape that it begins with. What is collected turn by turn has the
+    number of turns as its first dimension.
+    """
+    body = next((attribute.g for attribute in node.attribute if attribute.name == "body"), None)
+    if body is None:
+        return {}
+    carried = list(node.input)[2:]
+    told: dict[str, Shape] = {}
+    turns = found.known.get(node.input[0]) if node.input and node.input[0] else None
+    length = None if turns is None or not turns.size else max(0, int(turns.reshape(-1)[0]))
+    for i, (name, inner) in enumerate(zip(node.output, list(body.output)[1:], strict=False)):
+        shape = found.shapes.get(inner.name, (None, ""))[0]
+        if shape is None:
+            continue
+        if i >= len(carried):
+            told[name] = (length, *shape)
+        elif shape == found.shapes.get(carried[i], (None, ""))[0]:
+            told[name] = shape
+    return told

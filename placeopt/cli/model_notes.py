@@ -35,9 +35,11 @@ def cost_notes(graph: OpGraph) -> list[str]:
             (loops if kind in LOOPS else others).append(name)
     notes = []
     if loops:
-        notes.append(f"{len(loops)} loops of unknown length are costed for one turn (--trip-count N): {_some(loops)}")
+        many = "s" if len(loops) > 1 else ""
+        notes.append(f"{len(loops)} loop{many} of unknown length costed for one turn (--trip-count N): {_some(loops)}")
     if others:
-        notes.append(f"{len(others)} ops have guessed costs (fix dimensions with --dim): {_some(others)}")
+        many = "s have" if len(others) > 1 else " has"
+        notes.append(f"{len(others)} op{many} guessed costs (fix dimensions with --dim): {_some(others)}")
     return notes
 
 

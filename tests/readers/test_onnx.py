@@ -377,6 +377,31 @@ def test_control_flow(tmp_path):
     graph = read_graph(save(tmp_path, nodes, inputs, [info("y", 3, 4)]))
     assert graph.unshaped[0]
     assert graph.flops[0] == 4 * 12
+    path = tmp_path / "model.onnx"
+    told = read_graph(path, trip_count=7)
+    assert (int(told.flops[0]), bool(told.unshaped[0])) == (7 * 4 * 12, False)
+    assert read_graph(f"{path}?trip_count=7").flops.tolist() == told.flops.tolist()
+    for wrong in (0, "many", 10**10):
+        with pytest.raises(InputError, match="trip_count: expected a"):
+            read_graph(path, trip_count=wrong)
+
+
+def test_what_follows_a_loop_has_the_shapes_that_the_loop_keeps(tmp_path):
+    """A carried value whose body returns its shape keeps it, what is collected gets the turns in front; growing ones stay open."""
+    body = helper.make_graph(
+        [node("Identity", "c_in", "c_out"), node("Sin", "s_in", "s_out"), node("Neg", "s_in", "row"),
+         helper.make_node("Concat", ["g_in", "s_in"], ["g_out"], axis=0)], "body",
+        [info("i", dtype=TensorProto.INT64), info("c_in", dtype=TensorProto.BOOL), info("s_in", 3, 4), info("g_in", 3, 4)],
+        [info("c_out", dtype=TensorProto.BOOL), info("s_out", 3, 4), info("g_out", 6, 4), info("row", 3, 4)],
+    )  # fmt: skip
+    nodes = [helper.make_node("Loop", ["trips", "", "x", "x"], ["kept", "grown", "rows"], body=body),
+             node("MatMul", "kept w", "y"), node("Neg", "rows", "z"), node("Abs", "grown", "a")]  # fmt: skip
+    graph = read_graph(save(tmp_path, nodes, [info("x", 3, 4)], [info("y", 3, 5), info("z"), info("a")],
+                            [tensor("w", 4, 5), tensor("trips", value=5, dtype=np.int64)]))  # fmt: skip
+    product, negation, growing = op(graph, "MatMul"), op(graph, "Neg"), op(graph, "Abs")
+    assert (int(graph.flops[product]), bool(graph.unshaped[product])) == (2 * 3 * 4 * 5, False)
+    assert (int(graph.flops[negation]), bool(graph.unshaped[negation])) == (5 * 3 * 4, False)
+    assert graph.unshaped[growing]
 
 
 def test_functions_are_inlined(tmp_path):

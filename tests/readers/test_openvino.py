@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from placeopt.instances.readers import read_graph
@@ -155,3 +157,7 @@ def test_loops_cost_their_body_per_iteration(tmp_path):
     assert graph.op_types == ("TensorIterator",)
     assert (graph.flops[0], graph.parameters[0], graph.resident[0]) == (10 * 16, 8, 32)
     assert not graph.unshaped[0]
+    assert read_graph(path, trip_count=3).flops[0] == 10 * 16  # the file tells
+    path.write_text(re.sub(r"<port_map>.*</port_map>", "", text))
+    assert (read_graph(path).flops[0], read_graph(path).unshaped[0]) == (16, True)
+    assert (read_graph(path, trip_count=3).flops[0], read_graph(path, trip_count=3).unshaped[0]) == (3 * 16, False)

@@ -253,3 +253,32 @@ def test_names_of_targets_and_modules():
     assert module_path("layers.0.attn") == "layers/0/attn"
     assert module_path("L['self'].layers[0].attn") == "layers/0/attn"
     assert module_path("") == ""
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_nested_graphs_cost_their_bodies(tmp_path, archived):
+    """A cond costs its dearer branch, a while_loop its body times the trip count that is given, else once and flagged."""
+    torch = pytest.importorskip("torch")
+    from torch._higher_order_ops.while_loop import while_loop
+
+    class Flow(torch.nn.Module):
+        def forward(self, x, turns):
+            x = torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x + 1, (x,))
+            return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y @ y), (turns, x))[1]
+
+    inputs = (torch.zeros(8, 8), torch.tensor(0))
+    path = tmp_path / "flow.pt2"
+    torch.export.save(torch.export.export(Flow(), inputs), path)
+
+    def read(**options):
+        return read_graph(path, **options) if archived else from_torch(Flow(), inputs, **options)
+
+    product = 2 * 8 * 8 * 8
+    graph, told = read(), read(trip_count=5)
+    branch = next(i for i, kind in enumerate(graph.op_types) if kind == "cond")
+    loop = next(i for i, kind in enumerate(graph.op_types) if kind == "while_loop")
+    assert product <= graph.flops[branch] < 1.2 * product
+    assert product <= graph.flops[loop] < 1.2 * product
+    assert 5 * product <= told.flops[loop] < 6 * product
+    assert (bool(graph.unshaped[loop]), bool(told.unshaped[loop]), bool(graph.unshaped[branch])) == (True, False, False)
+    assert graph.bytes_moved[branch] > 3 * 8 * 8 * 4
