@@ -118,7 +118,7 @@ class _Reader:
                 if node.name in self.constants and node.name in values:
                     values[node.name].constant, values[node.name].learned = True, self.constants[node.name]
             elif node.op == "get_attr":
-                nested = getattr(owner, str(node.target), None)
+                nested: Any = getattr(owner, str(node.target), None)
                 if hasattr(nested, "graph"):
                     refs[node] = _Reader(self.turns, {}).read(nested.graph, nested, node.name)
                     continue

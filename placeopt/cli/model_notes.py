@@ -29,7 +29,8 @@ def is_own_model(source: str) -> bool:
 
 def cost_notes(graph: OpGraph) -> list[str]:
     """Say which costs of a graph are guesses: loops of unknown length, and ops of unknown shape."""
-    loops, others = [], []
+    loops: list[str] = []
+    others: list[str] = []
     for name, kind, unknown in zip(graph.op_names, graph.op_types, graph.unshaped.tolist(), strict=True):
         if unknown:
             (loops if kind in LOOPS else others).append(name)

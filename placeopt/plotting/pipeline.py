@@ -81,8 +81,9 @@ def draw_pipeline(
     axes = figure.subplots(panels, 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     gantt = axes[0]
     framed, steady = _frame_repetend(schedule, gantt), _steady_state(schedule)
-    for axis in axes if steady is not None else ():
-        axis.axvspan(*steady, facecolor=STEADY, edgecolor=STEADY_EDGE, zorder=0, gid="steady")
+    if steady is not None:
+        for axis in axes:
+            axis.axvspan(*steady, facecolor=STEADY, edgecolor=STEADY_EDGE, zorder=0, gid="steady")
     _draw_cells(schedule, gantt, end, lanes, width / max(1, end))
     gantt.set_ylim(rows - 0.5, -0.5)
     gantt.set_xlim(0, end)
