@@ -9,15 +9,28 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from placeopt.solving.tracker import Tracker
-
 PATIENCE = 0.3
 """Seconds for which the end of a side is waited for; one that takes longer ends by itself, at the latest with the process."""
+
+
+class Side(Protocol):
+    """What the exchange asks of a tracker."""
+
+    value: Any
+    solution: Any
+    lower_bound: Any
+    bound_method: str
+
+    def offer(self, value: Any, solution: Any) -> Any:
+        """Take a solution if it is better."""
+
+    def raise_bound(self, value: Any, method: str) -> Any:
+        """Take a bound if it is better."""
 
 
 class Exchange:
@@ -31,7 +44,7 @@ class Exchange:
         self._method = "none"
         self._stops: list[Callable[[], object]] = []
 
-    def meet(self, tracker: Tracker[Any]) -> None:
+    def meet(self, tracker: Side) -> None:
         """Leave what is better in the tracker, and give it what is better here."""
         with self._lock:
             if tracker.value is not None and (self._value is None or tracker.value < self._value):
