@@ -13,6 +13,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import Refused
 from placeopt.solving.exchange import Exchange
 from placeopt.solving.registry import make_solver
+from placeopt.solving.run import search_beside
 from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class DualSide:
 
     def _prove(self) -> None:
         try:
-            self._solver.search(self._own.problem, self._own)
+            search_beside(self._solver, self._own)
         except Refused:
             pass
         except BaseException as error:  # told to whoever waits for both sides

@@ -31,10 +31,7 @@ def from_torch(
     kwargs: dict[str, Any] | None = None,
     dynamic_shapes: Any = None,
     name: str = "",
-    fuse: bool = True,
-    fold: bool = True,
-    shared: str = "colocate",
-    trip_count: int | None = None,
+    **reading: Any,
 ) -> OpGraph:
     """Export a module with torch.export and read the program.
 
@@ -43,7 +40,7 @@ def from_torch(
     module : in the mode (train or eval) that is wanted; usually call `module.eval()` first.
     example_inputs, kwargs : as the module's `forward` takes them; their sizes are the sizes of the graph.
     name : name of the graph, by default the module's class.
-    fuse, fold, shared, trip_count : as for ONNX models; `torch.cond` costs its dearer branch, `map` and `scan` their body
+    reading : fuse, fold, shared, trip_count, as for ONNX models; `torch.cond` costs its dearer branch, `map` and `scan` their body
         times the length of what they run over, `while_loop` its body times `trip_count`.
 
     Raises
@@ -68,8 +65,7 @@ def from_torch(
     except Exception as error:
         reason = one_line(str(error).strip().split("\n")[0], 200)
         raise InputError(f"torch.export cannot export {type(module).__name__}: {reason}") from error
-    return from_exported(program, name=name or type(module).__name__, fuse=fuse, fold=fold, shared=shared,
-                         trip_count=trip_count)  # fmt: skip
+    return from_exported(program, name=name or type(module).__name__, **reading)
 
 
 def from_exported(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.cli import common
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
+from placeopt.model.objective import objective_of
 
 if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
@@ -58,7 +59,7 @@ def link_note(problem: Any, result: Result[Any] | None) -> str:
     from placeopt.makespan.evaluate import evaluate
 
     cluster = problem.name.rpartition(" on ")[2]
-    if result is None or result.solution is None or result.objective_name != "makespan" or (problem.channel >= 0).any():
+    if result is None or result.solution is None or not objective_of(problem).drawn or (problem.channel >= 0).any():
         return ""
     if problem.num_devices < 2 or "contention=" in cluster or cluster.startswith("uniform") or not result.value:
         return ""
@@ -83,7 +84,7 @@ def memory_note(problem: Any, result: Result[Any] | None) -> str:
     device = result.solution.device
     parts = resident_parts(problem.op_names, problem.backward, problem.resident, device, problem.num_devices)
     held = parts.sum(axis=1)
-    timed = result.objective_name == "makespan"
+    timed = objective_of(problem).drawn
     peak = evaluate(problem, result.solution, result.queue or None, check=False).peak_memory if timed else held
     most = int(peak.argmax())
     weights, gradients, states = parts[most].tolist()

@@ -222,6 +222,11 @@ def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: A
         raise SolverError(f"solver '{tracker.solver}' raised {words}", partial) from error
 
 
+def search_beside(solver: Any, tracker: Tracker[Any]) -> None:
+    """Run a search on a tracker that its caller keeps: the other side of one solve, which judges what it takes over."""
+    _search(solver, tracker, objective_of(tracker.problem), None, measured=False)
+
+
 def _partial(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any] | None:
     """Return what a search had found before it failed, judged; None if that is nothing that holds."""
     tracker.stop_reason = "interrupted"
