@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
+import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +106,7 @@ _classes: dict[str, type] = {}
 def specs(kind: str | None = None) -> dict[str, SolverSpec]:
     """Return the registered solvers by name; of one problem kind, or of all."""
     found = _known()
-    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+    for point in _entry_points():
         if point.name not in found:
             found[point.name] = _spec_of_entry_point(point)
     return {name: spec for name, spec in found.items() if kind in (None, spec.kind)}
@@ -116,6 +119,23 @@ def _known() -> dict[str, SolverSpec]:
         for spec in getattr(importlib.import_module(module), "SPECS", ()):
             found[spec.name] = spec
     return {**found, **{name: spec for (_, name), spec in _registered.items()}}
+
+
+def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
+    """Return the solvers of other packages; the folders of installed packages are read again when one has changed."""
+    return _entry_points_in(tuple((folder, _changed(folder)) for folder in sys.path))
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(maxsize=4)
+def _entry_points_in(folders: tuple[tuple[str, int], ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
 
 
 def _spec_of_entry_point(point: importlib.metadata.EntryPoint) -> SolverSpec:
@@ -179,7 +199,7 @@ def solver_version(name: str, kind: str = "placement") -> str:
         return __version__
     for distribution in importlib.metadata.packages_distributions().get(package, ()):
         return f"{distribution} {importlib.metadata.version(distribution)}"
-    for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+    for point in _entry_points():
         if point.name == name and point.dist is not None:
             return f"{point.dist.name} {point.dist.version}"
     return ""
