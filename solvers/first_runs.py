@@ -151,12 +151,13 @@ def replicas() -> None:
 
 
 def sharding() -> None:
-    """Bound, choose and prove three small nodes."""
+    """Bound, choose and prove five small nodes, of which one follows another."""
     from placeopt.sharding.contest_format import from_contest
     from placeopt.sharding.two_sided import TwoSided
 
-    nodes = {"intervals": [[0, 2]] * 3, "costs": [[2, 1]] * 3, "usages": [[0, 1]] * 3}
-    edges = {"nodes": [[0, 1], [2, 1]], "costs": [[1, 2, 3, 1]] * 2}
+    nodes = {"intervals": [[0, 2]] * 5, "costs": [[2, 1]] * 5, "usages": [[0, 1]] * 5}
+    pairs = [[0, 1], [2, 1], [2, 3], [3, 0], [3, 4], [1, 4]]
+    edges = {"nodes": pairs, "costs": [[1, 2, 3, 1]] * 5 + [[1, 10**18, 10**18, 2]]}
     tiny = from_contest({"problem": {"nodes": nodes, "edges": edges, "usage_limit": 1}})
     sides = TwoSided(tiny, np.random.default_rng(0))
     sides.start()

@@ -43,6 +43,39 @@ def draw(seed, nodes=None, structure=None):
     return from_contest(data), data
 
 
+def draw_linked(seed, nodes=6):
+    """Return (problem, parsed JSON): nodes of two to four strategies, most edges forbid all pairs but one per strategy."""
+    rng = random.Random(seed)
+    sizes = [rng.choice([2, 3, 3, 4]) for _ in range(nodes)]
+    pairs = [rng.sample(range(nodes), 2) for _ in range(rng.randint(nodes - 1, 2 * nodes))]
+    tables = []
+    for u, v in pairs:
+        table = [[rng.randint(0, 9) for _ in range(sizes[v])] for _ in range(sizes[u])]
+        if rng.random() < 0.6:
+            shift = rng.randrange(4)
+            for x in range(sizes[u]):
+                for y in range(sizes[v]):
+                    if (x + shift) % sizes[v] != y and (y + shift) % sizes[u] != x:
+                        table[x][y] = FORBIDDEN
+        tables.append([value for row in table for value in row])
+    starts = [rng.randint(0, 4) for _ in range(nodes)]
+    usages = [[rng.randint(0, 5) for _ in range(k)] for k in sizes]
+    total = sum(max(row) for row in usages)
+    data = {
+        "problem": {
+            "name": f"linked-{seed}",
+            "nodes": {
+                "intervals": [[s, s + rng.choice([0, 1, 3])] for s in starts],
+                "costs": [[rng.randint(0, 9) for _ in range(k)] for k in sizes],
+                "usages": usages,
+            },
+            "edges": {"nodes": pairs, "costs": tables},
+            "usage_limit": rng.randint(total // 3, total),
+        }
+    }
+    return from_contest(data), data
+
+
 def oracle(data):
     """Return {feasible choice: cost} of the contest's parsed JSON."""
     problem = data["problem"]

@@ -31,7 +31,11 @@ MAX_TOTAL = 2**62
 
 
 class Compact(NamedTuple):
-    """A sharding problem for kernels; n nodes, S strategies, m edges, T time points. All arrays are int64."""
+    """A sharding problem for kernels; n nodes, S strategies, m edges, T time points. All arrays are int64.
+
+    Trees that hang on the rest of the graph come first, children before parents: each node below `core` has one neighbour
+    after it, its parent. The others, in the order of the problem, are the core.
+    """
 
     node_ptr: Ints  # (n + 1,)
     cost: Ints  # (S,)
@@ -45,6 +49,7 @@ class Compact(NamedTuple):
     adj_edge: Ints  # (2 m,) edges of a node, by rising neighbour
     adj_node: Ints  # (2 m,) the neighbours
     capacity: Ints  # (T,)
+    core: int  # nodes that belong to trees which hang on the others
 
     @property
     def num_nodes(self) -> int:
@@ -146,13 +151,14 @@ def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
     fixed = np.full(len(sizes), -1, dtype=np.int64)
     decided = alive & single[old_node]
     fixed[old_node[decided]] = within[decided]
-    node = np.flatnonzero(~single)
-    kept = np.flatnonzero(alive & ~single[old_node])
-    strategy = within[kept]
+    node, core = _trees_first(draft.edge, np.flatnonzero(~single), len(sizes))
     node_ptr = np.zeros(len(node) + 1, dtype=np.int64)
     np.cumsum(sizes[node], out=node_ptr[1:])
     new_node = np.full(len(sizes), -1, dtype=np.int64)
     new_node[node] = np.arange(len(node))
+    kept = np.flatnonzero(alive & ~single[old_node])
+    kept = kept[np.argsort(new_node[old_node[kept]], kind="stable")]
+    strategy = within[kept]
 
     cost = draft.cost[kept]
     offset = int(draft.cost[decided].sum())
@@ -164,7 +170,7 @@ def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
 
     usage, capacity, first, last = _times(draft, decided, kept, node, node_ptr)
     adj_ptr, adj_edge, adj_node = _adjacency(len(node), edge)
-    compact = Compact(node_ptr, cost, usage, first, last, edge, edge_ptr, table, adj_ptr, adj_edge, adj_node, capacity)
+    compact = Compact(node_ptr, cost, usage, first, last, edge, edge_ptr, table, adj_ptr, adj_edge, adj_node, capacity, core)
     return Condensed(compact, offset, fixed, node, strategy)
 
 
@@ -172,6 +178,52 @@ def as_draft(compact: Compact) -> Draft:
     """Return a compact problem as a draft."""
     return Draft(compact.node_ptr, compact.cost, compact.usage, compact.first, compact.last, compact.edge,
                  compact.edge_ptr, compact.table, compact.capacity)  # fmt: skip
+
+
+def _trees_first(edge: Ints, node: Ints, count: int) -> tuple[Ints, int]:
+    """Return nodes, of `count` old ones, with the trees that hang on the rest first, and how many those are."""
+    rank = np.full(count, -1, dtype=np.int64)
+    rank[node] = np.arange(len(node))
+    ends = np.sort(rank[edge].reshape(-1, 2), axis=1)
+    keys = np.unique(ends[ends[:, 0] >= 0] @ np.array([len(node), 1], dtype=np.int64))
+    pointer, _, neighbour = _adjacency(len(node), np.stack(np.divmod(keys, max(1, len(node))), axis=1))
+    order, core = _peel(pointer, neighbour)
+    return node[order], int(core)
+
+
+@entry
+def _peel(pointer, neighbour):
+    """Return the nodes in the order in which they become leaves, then those that never do; and the number of the former."""
+    n = len(pointer) - 1
+    degree = np.empty(n, dtype=np.int64)
+    order = np.empty(n, dtype=np.int64)
+    peeled = np.zeros(n, dtype=np.bool_)
+    count = done = 0
+    for v in range(n):
+        degree[v] = pointer[v + 1] - pointer[v]
+        if degree[v] == 1:
+            order[count] = v
+            count += 1
+    while done < count:
+        v = order[done]
+        if degree[v] == 0:  # the last node of a tree stays
+            count -= 1
+            order[done] = order[count]
+            continue
+        peeled[v] = True
+        done += 1
+        for i in range(pointer[v], pointer[v + 1]):
+            w = neighbour[i]
+            if not peeled[w]:
+                degree[w] -= 1
+                if degree[w] == 1:
+                    order[count] = w
+                    count += 1
+    for v in range(n):
+        if not peeled[v]:
+            order[count] = v
+            count += 1
+    return order, done
 
 
 def _ordered_pairs(draft: Draft, new_node: Ints) -> tuple[Ints, Ints]:

@@ -1,10 +1,10 @@
 """Moves of a sharding search: the best choice of a whole tree of nodes at once, never over the capacity.
 
-A move grows a tree of nodes in which no two have an edge but those of the tree, finds by dynamic programming from the
-leaves what each subtree costs at least (edges to nodes outside are fixed, usage costs its price), gives back the usage
-of all of them, and decides from the root down: the cheapest strategy that the room left over time allows. Usages are
-counted above the smallest of each node, so there is always one. `decode` does the same for all nodes, with the messages
-of the bound in place of those of a tree.
+A move grows a tree of nodes of the core in which no two have an edge but those of the tree; the trees that hang on its
+nodes follow them. It gives back the usage of all of them, finds by dynamic programming from the leaves what each subtree
+costs at least (edges to nodes outside are fixed, usage costs its price, what has no room is left out), and decides from
+the root down: the cheapest strategy that the room left over time allows. Usages are counted above the smallest of each
+node, so there is always one. `decode` does the same for all nodes, with the messages of the bound in the core.
 
 The room is kept in a segment tree: `least` holds the smallest room of a node's part, less what was added above it, and
 `added` what was added to its part as a whole.
@@ -42,32 +42,32 @@ class Board(NamedTuple):
     choice: Ints  # (n,)
     least: Ints  # (2 size,)
     added: Ints  # (2 size,)
+    most_usage: Ints  # (n,) largest of a node
     place: Ints  # (n,) position in the tree, -1 outside; all -1 between moves
-    order: Ints  # (most,) nodes of the tree, parents first
-    parent: Ints  # (most,) position of the parent
-    link: Ints  # (most,) edge to the parent
-    old: Ints  # (most,) choices before the move
-    belief: NDArray[np.float64]  # (most, width) cost of the subtree by strategy
+    order: Ints  # (n,) nodes of the tree, parents first
+    parent: Ints  # (n,) position of the parent
+    link: Ints  # (n,) edge to the parent
+    old: Ints  # (n,) choices before the move
+    belief: NDArray[np.float64]  # (S,) cost of the subtree by strategy
 
 
 class Manner(NamedTuple):
     """How moves are made."""
 
-    most: int  # nodes of a tree
-    scale: float  # of the prices of usage
+    most: int  # nodes of a tree in the core
     skip: float  # chance that a tree leaves out a node it could take
     heat: float  # mean rise that is accepted, in costs
 
 
-def board_of(compact: Compact, choice: Ints, most: int) -> Board:
+def board_of(compact: Compact, choice: Ints) -> Board:
     """Return a board on which `choice`, which fits the capacity, is played."""
-    width = int(compact.num_choices.max())
     least, added = room_of(compact.capacity)
     amounts = compact.usage[compact.node_ptr[:-1] + choice]
     _take_all(least, added, compact.first, compact.last, amounts)
+    most = np.where(compact.last > compact.first, np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]), 0)
     place = np.full(len(choice), -1, dtype=np.int64)
-    order, parent, link, old = np.zeros((4, most), dtype=np.int64)
-    return Board(choice.copy(), least, added, place, order, parent, link, old, np.zeros((most, width)))
+    order, parent, link, old = np.zeros((4, len(choice)), dtype=np.int64)
+    return Board(choice.copy(), least, added, most, place, order, parent, link, old, np.zeros(len(compact.cost)))
 
 
 @entry
@@ -168,19 +168,23 @@ def least_usage(c):
 
 
 @entry
-def decode(f, c, price, width):
-    """Return a choice that fits: nodes in order, each the cheapest by the choices before and the messages from behind."""
+def decode(f, c, width):
+    """Return a choice that fits, after sweeps: each node the cheapest by the choices before and the messages from behind.
+
+    The nodes of the core in order, then those of trees from their roots down.
+    """
     n = len(f.node_ptr) - 1
     least, added = room_of(c.capacity)
     choice = np.zeros(n, dtype=np.int64)
     b = np.empty(width)
-    for v in range(n):
+    for k in range(n):
+        v = f.core + k if f.core + k < n else n - 1 - k
         start = f.node_ptr[v]
         size = f.node_ptr[v + 1] - start
         for x in range(size):
-            b[x] = f.cost[start + x] + price[v] * f.usage[start + x]
-        for i in range(f.adj_ptr[v], f.adj_ptr[v + 1]):
-            if f.adj_node[i] < v:
+            b[x] = f.base[start + x]
+        for i in range(f.core_ptr[v], f.adj_ptr[v + 1]):
+            if f.adj_node[i] < v or v < f.core:
                 _add_fixed(f, choice, v, i, b)
             else:
                 at = f.low_ptr[f.adj_edge[i]]
@@ -203,79 +207,127 @@ def _cheapest(b, usage, start, size, room):
 
 
 @inner
+def _touches_once(f, board, w):
+    """Whether a node outside has exactly one neighbour in the tree."""
+    touching = 0
+    for j in range(f.core_ptr[w], f.adj_ptr[w + 1]):
+        touching += board.place[f.adj_node[j]] >= 0
+        if touching > 1:
+            return False
+    return touching == 1
+
+
+@inner
+def _join(f, board, count, w, parent, edge):
+    """Put a node into the tree at position `count`."""
+    board.order[count] = w
+    board.place[w] = count
+    board.parent[count] = parent
+    board.link[count] = edge
+
+
+@inner
 def _grow(f, board, root, most, skip, state):
-    """Grow a tree from `root` by breadth first search; return its number of nodes."""
+    """Grow a tree in the core from `root` by breadth first search; return its number of nodes, then with what follows.
+
+    A root outside the core is alone with what follows it.
+    """
     count, done = 1, 0
-    board.order[0] = root
-    board.place[root] = 0
-    board.parent[0] = -1
-    while done < count and count < most:
+    _join(f, board, 0, root, -1, -1)
+    while done < count and count < most and root >= f.core:
         v = board.order[done]
-        start, degree = f.adj_ptr[v], f.adj_ptr[v + 1] - f.adj_ptr[v]
+        start, degree = f.core_ptr[v], f.adj_ptr[v + 1] - f.core_ptr[v]
         turn = below(state, max(degree, 1))
         for k in range(degree):
             i = start + (k + turn) % degree
             w = f.adj_node[i]
             if count == most or board.place[w] >= 0 or (skip > 0 and uniform(state) < skip):
                 continue
-            touching = 0
-            for j in range(f.adj_ptr[w], f.adj_ptr[w + 1]):
-                touching += board.place[f.adj_node[j]] >= 0
-            if touching == 1:
-                board.order[count] = w
-                board.place[w] = count
-                board.parent[count] = done
-                board.link[count] = f.adj_edge[i]
+            if _touches_once(f, board, w):
+                _join(f, board, count, w, done, f.adj_edge[i])
                 count += 1
         done += 1
-    return count
+    total, done = count, 0
+    while done < total:
+        v = board.order[done]
+        for i in range(f.adj_ptr[v], f.core_ptr[v]):
+            _join(f, board, total, f.adj_node[i], done, f.adj_edge[i])
+            total += 1
+        done += 1
+    return count, total
 
 
 @inner
-def _believe(f, board, count, price, scale):
-    """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves, of the subtrees."""
+def _believe(f, c, board, cores, count, price):
+    """Fill the beliefs of the tree: prices, costs of edges to the outside, then, from the leaves, of the subtrees.
+
+    The usage of the tree has been given back. What every strategy of a leaf has room for is known already: `to_high`.
+    """
     for i in range(count):
         v = board.order[i]
-        b = board.belief[i]
         start = f.node_ptr[v]
-        for x in range(f.node_ptr[v + 1] - start):
-            b[x] = f.cost[start + x] + scale * price[v] * f.usage[start + x]
-        for k in range(f.adj_ptr[v], f.adj_ptr[v + 1]):
-            if board.place[f.adj_node[k]] < 0:
-                _add_fixed(f, board.choice, v, k, b)
-    for i in range(count - 1, 0, -1):
-        v, w = board.order[i], board.order[board.parent[i]]
-        b, target = board.belief[i], board.belief[board.parent[i]]
-        size, rows = f.node_ptr[v + 1] - f.node_ptr[v], f.node_ptr[w + 1] - f.node_ptr[w]
-        at = f.edge_ptr[board.link[i]]
-        table = f.table if w < v else f.turned
-        for y in range(rows):
-            least = np.inf
-            for x in range(size):
-                value = b[x] + table[at + y * size + x]
-                least = value if value < least else least
-            target[y] += least
+        b = board.belief[start : f.node_ptr[v + 1]]
+        for x in range(len(b)):
+            b[x] = f.cost[start + x] + price[v] * f.usage[start + x]
+        if i < cores:
+            for k in range(f.core_ptr[v], f.adj_ptr[v + 1]):
+                if board.place[f.adj_node[k]] < 0:
+                    _add_fixed(f, board.choice, v, k, b)
+    for i in range(count - 1, -1, -1):
+        v = board.order[i]
+        start = f.node_ptr[v]
+        b = board.belief[start : f.node_ptr[v + 1]]
+        free = True
+        if board.most_usage[v] > 0:
+            room = _room(board.least, board.added, c.first[v], c.last[v])
+            if board.most_usage[v] > room:
+                free = False
+                for x in range(len(b)):
+                    if c.usage[start + x] > room:
+                        b[x] = np.inf
+        if i == 0:
+            break
+        w = board.order[board.parent[i]]
+        target = board.belief[f.node_ptr[w] : f.node_ptr[w + 1]]
+        if free and v < f.core and f.core_ptr[v] == f.adj_ptr[v]:
+            at = f.high_ptr[board.link[i]]
+            for y in range(len(target)):
+                target[y] += f.to_high[at + y]
+        else:
+            at = f.edge_ptr[board.link[i]]
+            _pass_on(b, f.table if w < v else f.turned, at, target)
 
 
 @inner
-def _value(f, board, count, price, scale):
+def _pass_on(b, table, at, target):
+    """Add to `target` of each strategy of the parent the least of b with its row of the table."""
+    size = len(b)
+    for y in range(len(target)):
+        least = np.inf
+        for x in range(size):
+            value = b[x] + table[at + y * size + x]
+            least = value if value < least else least
+        target[y] += least
+
+
+@inner
+def _value(f, board, count, price):
     """Return what the tree costs with the choices on the board: (costs, costs and prices of usage)."""
     cost = priced = 0.0
     for i in range(count):
         v = board.order[i]
         at = f.node_ptr[v] + board.choice[v]
         cost += f.cost[at]
-        priced += scale * price[v] * f.usage[at]
-        for k in range(f.adj_ptr[v], f.adj_ptr[v + 1]):
+        priced += price[v] * f.usage[at]
+        width = f.node_ptr[v + 1] - f.node_ptr[v]
+        for k in range(f.core_ptr[v], f.adj_ptr[v + 1]):
             w, e = f.adj_node[k], f.adj_edge[k]
             if board.place[w] > i:
                 continue  # an edge of the tree, counted at its child
             if w < v:
-                width = f.node_ptr[v + 1] - f.node_ptr[v]
                 cost += f.table[f.edge_ptr[e] + board.choice[w] * width + board.choice[v]]
             else:
-                width = f.node_ptr[w + 1] - f.node_ptr[w]
-                cost += f.table[f.edge_ptr[e] + board.choice[v] * width + board.choice[w]]
+                cost += f.turned[f.edge_ptr[e] + board.choice[w] * width + board.choice[v]]
     return cost, cost + priced
 
 
@@ -292,37 +344,40 @@ def _decide(f, c, board, count):
     """Choose from the root down, within the room; the usage of the tree has been given back."""
     for i in range(count):
         v = board.order[i]
-        b = board.belief[i]
         start = f.node_ptr[v]
-        size = f.node_ptr[v + 1] - start
+        b = board.belief[start : f.node_ptr[v + 1]]
+        size = len(b)
         if i > 0:
             w = board.order[board.parent[i]]
             at = f.edge_ptr[board.link[i]] + board.choice[w] * size
             table = f.table if w < v else f.turned
             for x in range(size):
                 b[x] += table[at + x]
-        best = _cheapest(b, c.usage, start, size, _room(board.least, board.added, c.first[v], c.last[v]))
+        room = NO_LIMIT
+        if board.most_usage[v] > 0:
+            room = _room(board.least, board.added, c.first[v], c.last[v])
+        best = _cheapest(b, c.usage, start, size, room)
         board.choice[v] = best
         _take(board.least, board.added, c.first[v], c.last[v], c.usage[start + best])
 
 
 @entry
 def improve(f, c, board, roots, price, manner, state):
-    """Make a move at each root; return by how much the cost rose in all.
+    """Make a move at each root, after `lift_trees` with the same prices; return by how much the cost rose in all.
 
     A move that raises costs and prices together is undone, unless by less than an exponential draw of mean `heat`.
     """
     change = 0.0
-    scale, heat = manner.scale, manner.heat
+    heat = manner.heat
     for r in range(len(roots)):
-        count = _grow(f, board, roots[r], 1 + below(state, manner.most), manner.skip, state)
-        cost, priced = _value(f, board, count, price, scale)
-        _believe(f, board, count, price, scale)
+        cores, count = _grow(f, board, roots[r], 1 + below(state, manner.most), manner.skip, state)
+        cost, priced = _value(f, board, count, price)
         for i in range(count):
             board.old[i] = board.choice[board.order[i]]
         _use(f, c, board, count, -1)
+        _believe(f, c, board, cores, count, price)
         _decide(f, c, board, count)
-        new_cost, new_priced = _value(f, board, count, price, scale)
+        new_cost, new_priced = _value(f, board, count, price)
         limit = priced - heat * np.log(max(uniform(state), 1e-300)) if heat > 0 else priced
         if new_priced <= limit:
             change += new_cost - cost

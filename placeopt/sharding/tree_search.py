@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.random_bits import random_states
-from placeopt.sharding.bounds.message_passing import factors_of
+from placeopt.sharding.bounds.message_passing import factors_of, lift_trees
 from placeopt.sharding.tree_moves import Manner, board_of, improve
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class TreeSearch:
 
     def restart(self, choice: Ints) -> None:
         """Go on from another choice."""
-        self.board = board_of(self.compact, choice, max(TREE_SIZES))
+        self.board = board_of(self.compact, choice)
         self._keep_best()
 
     def cost_of(self, choice: Ints) -> int:
@@ -81,10 +81,12 @@ class TreeSearch:
 
     def moves(self, count: int, most: int, scale: float, heat: float = 0.0) -> None:
         """Make `count` moves of trees of up to `most` nodes, usage priced at `scale` times the prices."""
-        roots = self.rng.integers(self.compact.num_nodes, size=count)
-        manner = Manner(most, float(scale), SKIP, float(heat))
+        roots = self.rng.integers(self.compact.core, self.compact.num_nodes, size=count)
+        manner = Manner(most, SKIP, float(heat))
         started = time.perf_counter()
-        improve(self.factors, self.compact, self.board, roots, self.prices, manner, self.state)
+        price = scale * self.prices
+        lift_trees(self.factors, price)
+        improve(self.factors, self.compact, self.board, roots, price, manner, self.state)
         self._rates[most] = count / max(1e-6, time.perf_counter() - started)
         self._keep_best()
 
@@ -99,7 +101,7 @@ class TreeSearch:
         if self.urgent and scale == 1.0:
             scale = URGENT_SCALE
         if self._left == 0:
-            self._left = max(1, int(SWEEP * self.compact.num_nodes) // most)
+            self._left = max(1, int(SWEEP * (self.compact.num_nodes - self.compact.core)) // most)
         count = min(limit, self._left)
         self.moves(count, most, scale)
         self._left -= count

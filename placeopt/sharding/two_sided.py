@@ -8,14 +8,15 @@ seed gives the same answer.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual
-from placeopt.sharding.compact import MAX_TOTAL, condense, draft_of
+from placeopt.sharding.compact import MAX_TOTAL, Condensed, condense, draft_of
 from placeopt.sharding.exact_rest import solve_rest
+from placeopt.sharding.reduction import reduce
 from placeopt.sharding.tree_moves import decode, least_usage
 from placeopt.sharding.tree_search import TreeSearch
 
@@ -48,6 +49,29 @@ TURN_STEPS, TURN_MOVES = 10, 500
 """Steps and moves of a turn without a time limit."""
 
 
+class Remainder(NamedTuple):
+    """What remains of a problem; what every other choice costs at least, without its offset; a bound of all choices."""
+
+    condensed: Condensed
+    others: int
+    bound: int
+
+
+def without_forbidden(problem: ShardingProblem, forbidden: int, upper: int | None) -> Remainder:
+    """Return what remains of a problem for choices that cost less than `upper` and use nothing that is all but forbidden.
+
+    Where nothing does, or its smallest usages pass the limit, less is taken away: that is a bound.
+    """
+    whole = condense(*draft_of(problem))
+    bound = 0
+    for least in (forbidden if upper is None else max(1, min(forbidden, upper - whole.offset)), forbidden):
+        reduced = reduce(whole, least)
+        if reduced is not None and (len(reduced.compact.capacity) == 0 or reduced.compact.capacity.min() >= 0):
+            return Remainder(reduced, least + whole.offset - reduced.offset, bound)
+        bound = least + whole.offset
+    return Remainder(whole, MAX_TOTAL, bound)
+
+
 class TwoSided:
     """A dual and a search on one problem.
 
@@ -59,22 +83,27 @@ class TwoSided:
 
     def __init__(self, problem: ShardingProblem, rng: np.random.Generator, *, upper: int | None = None) -> None:
         self.problem, self.rng = problem, rng
-        self.condensed = condense(*draft_of(problem))
-        self.compact = self.condensed.compact
-        self.trivial = self.compact.num_nodes == 0
-        self.bound = self.condensed.offset if self.trivial else 0
-        self.moves = 0
-        self.search: TreeSearch | None = None
         self._forbidden = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)  # where draft_of clamps
+        self.bound = self.moves = 0
+        self.search: TreeSearch | None = None
         self.certify_seconds = 0.0
+        self._open(without_forbidden(problem, self._forbidden, upper))
+        if upper is not None and not self.trivial:
+            self.dual.aim(max(0, upper - self.condensed.offset))
+
+    def _open(self, remainder: Remainder) -> None:
+        """Work on what remains."""
+        self.condensed, self._others = remainder.condensed, remainder.others
+        self.compact = self.condensed.compact
+        self.bound = max(self.bound, remainder.bound)
+        self.trivial = self.compact.num_nodes == 0
         self._trial_bound, self._trial_end = 0.0, 0
         self._rest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
         self._tried = np.inf
         if self.trivial:
-            return
-        self.dual = Dual(self.compact)
-        if upper is not None:
-            self.dual.aim(max(0, upper - self.condensed.offset))
+            self._raise(0)
+        else:
+            self.dual = Dual(self.compact)
 
     def start(self, choice: Ints | None = None) -> None:
         """Make the first steps of the bound and the first choice, unless one of the problem is given."""
@@ -163,6 +192,7 @@ class TwoSided:
             alive &= self.dual.compact.cost < upper
             self.dual.rule_out(alive, pairs)
             self._rest = alive, pairs
+        self._reopen_if_empty()
         self.certify_seconds = time.perf_counter() - started
         return self.bound > before
 
@@ -183,9 +213,18 @@ class TwoSided:
             self.search.restart(found.choice)
             self.exchange()
         self._raise(min(found.bound, upper))
+        self._reopen_if_empty()
 
     def _raise(self, bound: int) -> None:
-        self.bound = max(self.bound, bound + self.condensed.offset)
+        self.bound = max(self.bound, min(bound, self._others) + self.condensed.offset)
+
+    def _reopen_if_empty(self) -> None:
+        """Work on the whole problem if it is proved that every choice uses what is all but forbidden."""
+        empty = self._others < MAX_TOTAL and self.bound >= self._others + self.condensed.offset
+        if empty and self.search is not None and self.search.best_cost > self._others:
+            best = self.solution()
+            self._open(Remainder(condense(*draft_of(self.problem)), MAX_TOTAL, self.bound))
+            self.start(best)
 
     def _steps_until(self, end: float) -> None:
         while True:
@@ -195,6 +234,5 @@ class TwoSided:
                 return
 
     def _decoded(self) -> Ints:
-        node_prices = prices_of_nodes(self.compact, self.dual.prices)
-        choice: Ints = decode(self.dual.factors, self.compact, node_prices, self.dual.width)
+        choice: Ints = decode(self.dual.factors, self.compact, self.dual.width)
         return choice

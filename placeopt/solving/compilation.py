@@ -74,7 +74,8 @@ GROUPS = {
         KernelGroup("latency", ("latency.slots", "latency.bounds.slot_program"), _FIRST + "latency", 10.0, _LATENCY),
         KernelGroup(
             "sharding",
-            ("sharding.tree_moves", "sharding.compact", "sharding.bounds.message_passing", "sharding.bounds.exact_pass"),
+            ("sharding.tree_moves", "sharding.compact", "sharding.reduction", "sharding.bounds.message_passing",
+             "sharding.bounds.exact_pass"),
             _FIRST + "sharding", 20.0,
         ),
         KernelGroup("plan-ideals", ("solvers.planning.ideal_plan_search",), _FIRST + "plan_ideals", 9.0),

@@ -3,14 +3,16 @@
     PLACEOPT_DATA=../shared/data python results/sharding/study.py [ROW ...] [--again] [--seconds 120]
 
 A row is an instance (A B D G L M P R T) or a model; each is measured in a process of its own and written to
-contest.csv or models.csv when it is done, so the study may be stopped and continued (`--again` measures rows anew).
-`tables.md` is drawn from the CSV files at the end. Two threads; run it on a machine with two idle cores.
+contest.csv or models.csv when it is done, so the study may be stopped and continued: rows that this code measured with
+this limit stay, those of other code are measured anew (`--again`: all). `tables.md` is drawn from the CSV files, and its
+sums are printed, at the end. Two threads; run it on a machine with two idle cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import json
 import resource
 import subprocess
@@ -58,18 +60,32 @@ def main() -> None:
         measure = contest_row if arguments.child in INSTANCES else model_row
         print(json.dumps(measure(arguments.child, arguments.seconds)))
         return
-    wanted = arguments.rows or [*INSTANCES, *MODELS]
-    for name in wanted:
+    order = [*INSTANCES, *MODELS]
+    for name in arguments.rows or order:
+        if name not in order:
+            raise SystemExit(f"row: expected one of {', '.join(order)}, received '{name}'")
+    made_by = {"limit": f"{arguments.seconds:g}", "sources": sources()}
+    for name in arguments.rows or order:
         path = HERE / ("contest.csv" if name in INSTANCES else "models.csv")
         rows = read_csv(path)
-        if any(row["name"] == name for row in rows) and not arguments.again:
+        mine = next((row for row in rows if row["name"] == name and not row.get("failed")), {})
+        if not arguments.again and made_by.items() <= mine.items():
             continue
-        row = in_a_process(name, arguments.seconds)
-        order = [*INSTANCES, *MODELS]
-        rows = sorted([x for x in rows if x["name"] != name] + [row], key=lambda x: order.index(x["name"]))
-        write_csv(path, rows)
+        row = in_a_process(name, arguments.seconds) | made_by
+        write_csv(path, sorted([x for x in rows if x["name"] != name] + [row], key=lambda x: order.index(x["name"])))
         print(row, flush=True)
-    (HERE / "tables.md").write_text("\n".join(tables()) + "\n", encoding="utf-8")
+    lines = tables()
+    (HERE / "tables.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(line for line in lines if line.startswith("Sum of")))
+
+
+def sources() -> str:
+    """Return a digest of the code that is measured."""
+    digest = hashlib.sha256()
+    for folder in ("placeopt/sharding", "solvers/sharding"):
+        for path in sorted((HERE.parents[1] / folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def in_a_process(name: str, seconds: float) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from placeopt.sharding.bounds.message_passing import (
     chain_usage,
     clamp_to,
     factors_of,
+    lift_trees,
     settle,
     sweep_down,
     sweep_up,
@@ -124,7 +125,7 @@ class Dual:
         self._sweep()
         f = self.factors
         up = f.to_low.copy(), f.to_high.copy()
-        settle(f, prices_of_nodes(self.compact, self._now), self.width)
+        settle(f, self.width)
         clamped = self.clamped()
         witness = witness_of(clamped, self._now, (f.low_ptr, f.high_ptr), (f.to_low, f.to_high))
         f.to_low[:], f.to_high[:] = up
@@ -146,8 +147,9 @@ class Dual:
 
     def _sweep(self) -> float:
         node_prices = prices_of_nodes(self.compact, self._now)
-        sweep_down(self.factors, node_prices, self.width)
-        return float(sweep_up(self.factors, node_prices, self.width)) - float(self._now @ self.capacity)
+        trees = lift_trees(self.factors, node_prices)
+        sweep_down(self.factors, self.width)
+        return float(trees + sweep_up(self.factors, self.width)) - float(self._now @ self.capacity)
 
     def _move(self, bound: float) -> None:
         """Move the prices along the averaged gradient."""
@@ -169,7 +171,7 @@ class Dual:
     def _gradient(self) -> Floats:
         """Return the usage above the capacity at every time point, averaged over the cheapest choices of all chains."""
         c, count = self.compact, len(self.capacity) + 1
-        usage = chain_usage(self.factors, prices_of_nodes(c, self._now), self.width)
+        usage = chain_usage(self.factors, self.width)
         change = np.bincount(c.first, usage, count) - np.bincount(c.last, usage, count)
         return np.cumsum(change)[:-1] - self.capacity
 

@@ -5,9 +5,11 @@ For prices p_v >= 0 of usage and messages m, the cost of any choice is at least
     sum_v min_x b_v(x) + sum_e min_(x, y) [T_e(x, y) - m_(e to u)(x) - m_(e to v)(y)],
     b_v(x) = c_v(x) + p_v u_v(x) + sum_(e at v) m_(e to v)(x),
 
-because the messages cancel. A sweep visits the nodes in order and sends from each one its share 1 / max(before, after)
-of b_v along every edge to a later node, `before` and `after` being its numbers of earlier and later neighbours: the
-bound over the monotonic chains of the graph never falls (Kolmogorov 2006).
+because the messages cancel. The trees that hang on the core are settled first, exactly: every node sends all of b_v to
+its parent (`lift_trees`). A sweep then visits the nodes of the core in order and sends from each one its share
+1 / max(before, after) of b_v along every edge to a later node, `before` and `after` being its numbers of earlier and
+later neighbours in the core: the bound over the monotonic chains of the core never falls (Kolmogorov 2006). Leaves are no
+chains of their own, or a node with thousands of them would hardly pass anything on.
 
 References
 ----------
@@ -49,6 +51,9 @@ class Factors(NamedTuple):
     high_ptr: Ints  # (m + 1,) of those to the larger node
     to_low: Floats
     to_high: Floats
+    core: int
+    core_ptr: Ints  # (n,) where in adj_edge the edges of a node to the core begin; those to its children come before
+    base: Floats  # (S,) b without the edges to the core or, in a tree, to the parent
 
 
 def factors_of(compact: Compact) -> Factors:
@@ -60,9 +65,11 @@ def factors_of(compact: Compact) -> Factors:
     table = compact.table.astype(np.float64)
     turned = np.empty_like(table)
     _turn(compact.edge_ptr, sizes[low], sizes[high], table, turned)
-    return Factors(compact.node_ptr, compact.cost.astype(np.float64), compact.usage.astype(np.float64), compact.edge,
-                   compact.edge_ptr, table, turned, compact.adj_ptr, compact.adj_edge, compact.adj_node, low_ptr,
-                   high_ptr, np.zeros(int(low_ptr[-1])), np.zeros(int(high_ptr[-1])))  # fmt: skip
+    cost = compact.cost.astype(np.float64)
+    children = np.bincount(high[low < compact.core], minlength=compact.num_nodes)
+    return Factors(compact.node_ptr, cost, compact.usage.astype(np.float64), compact.edge, compact.edge_ptr, table, turned,
+                   compact.adj_ptr, compact.adj_edge, compact.adj_node, low_ptr, high_ptr, np.zeros(int(low_ptr[-1])),
+                   np.zeros(int(high_ptr[-1])), compact.core, compact.adj_ptr[:-1] + children, cost.copy())  # fmt: skip
 
 
 @entry
@@ -76,15 +83,14 @@ def _turn(edge_ptr, rows, columns, table, turned):
 
 
 @inner
-def _gather(f, v, price, b):
-    """Write b_v and return its number of entries and of earlier neighbours."""
+def _gather(f, v, b):
+    """Write b_v of a node of the core and return its number of entries and of earlier neighbours in the core."""
     start = f.node_ptr[v]
     size = f.node_ptr[v + 1] - start
-    p = price[v]
     for x in range(size):
-        b[x] = f.cost[start + x] + p * f.usage[start + x]
+        b[x] = f.base[start + x]
     before = 0
-    for i in range(f.adj_ptr[v], f.adj_ptr[v + 1]):
+    for i in range(f.core_ptr[v], f.adj_ptr[v + 1]):
         e = f.adj_edge[i]
         if f.adj_node[i] < v:
             before += 1
@@ -118,16 +124,38 @@ def _send(source, message, target, table, rows, columns, share, b):
 
 
 @entry
-def sweep_up(f, price, width):
-    """Send messages from every node to its later neighbours; return the bound without the capacities' part."""
-    b = np.empty(width)
+def lift_trees(f, price):
+    """Write what the trees that hang on the core cost at least by the strategy of their parents; return their minima.
+
+    The messages to the nodes of trees are 0.
+    """
     bound = 0.0
     for v in range(len(f.node_ptr) - 1):
-        size, before = _gather(f, v, price, b)
-        degree = f.adj_ptr[v + 1] - f.adj_ptr[v]
-        after = degree - before
+        for x in range(f.node_ptr[v], f.node_ptr[v + 1]):
+            f.base[x] = f.cost[x] + price[v] * f.usage[x]
+    for v in range(f.core):
+        i = f.core_ptr[v]
+        e, w = f.adj_edge[i], f.adj_node[i]
+        rows, columns = f.node_ptr[v + 1] - f.node_ptr[v], f.node_ptr[w + 1] - f.node_ptr[w]
+        f.to_low[f.low_ptr[e] : f.low_ptr[e + 1]] = 0.0
+        target = f.to_high[f.high_ptr[e] : f.high_ptr[e + 1]]
+        bound += _send(f.low_ptr[e], f.to_low, target, f.table[f.edge_ptr[e] : f.edge_ptr[e + 1]], rows, columns, 1.0,
+                       f.base[f.node_ptr[v] : f.node_ptr[v + 1]])  # fmt: skip
+        for y in range(columns):
+            f.base[f.node_ptr[w] + y] += target[y]
+    return bound
+
+
+@entry
+def sweep_up(f, width):
+    """Send messages from every node of the core to its later neighbours; return the bound of the core."""
+    b = np.empty(width)
+    bound = 0.0
+    for v in range(f.core, len(f.node_ptr) - 1):
+        size, before = _gather(f, v, b)
+        after = f.adj_ptr[v + 1] - f.core_ptr[v] - before
         share = 1.0 / max(before, after, 1)
-        for i in range(f.adj_ptr[v] + before, f.adj_ptr[v + 1]):
+        for i in range(f.core_ptr[v] + before, f.adj_ptr[v + 1]):
             e, w = f.adj_edge[i], f.adj_node[i]
             columns = f.node_ptr[w + 1] - f.node_ptr[w]
             bound += _send(f.low_ptr[e], f.to_low, f.to_high[f.high_ptr[e] : f.high_ptr[e + 1]],
@@ -138,39 +166,34 @@ def sweep_up(f, price, width):
 
 
 @entry
-def sweep_down(f, price, width):
-    """Send messages from every node, last first, to its earlier neighbours; return the bound as `sweep_up` does."""
+def sweep_down(f, width):
+    """Send messages from every node of the core, last first, to its earlier neighbours."""
     b = np.empty(width)
-    bound = 0.0
-    for v in range(len(f.node_ptr) - 2, -1, -1):
-        size, before = _gather(f, v, price, b)
-        degree = f.adj_ptr[v + 1] - f.adj_ptr[v]
-        share = 1.0 / max(before, degree - before, 1)
-        for i in range(f.adj_ptr[v], f.adj_ptr[v] + before):
+    for v in range(len(f.node_ptr) - 2, f.core - 1, -1):
+        size, before = _gather(f, v, b)
+        share = 1.0 / max(before, f.adj_ptr[v + 1] - f.core_ptr[v] - before, 1)
+        for i in range(f.core_ptr[v], f.core_ptr[v] + before):
             e, u = f.adj_edge[i], f.adj_node[i]
             columns = f.node_ptr[u + 1] - f.node_ptr[u]
-            bound += _send(f.high_ptr[e], f.to_high, f.to_low[f.low_ptr[e] : f.low_ptr[e + 1]],
-                           f.turned[f.edge_ptr[e] : f.edge_ptr[e + 1]], size, columns, share, b)  # fmt: skip
-        if before * share < 1.0 - 1e-12:
-            bound += (1.0 - before * share) * np.min(b[:size])
-    return bound
+            _send(f.high_ptr[e], f.to_high, f.to_low[f.low_ptr[e] : f.low_ptr[e + 1]],
+                  f.turned[f.edge_ptr[e] : f.edge_ptr[e + 1]], size, columns, share, b)  # fmt: skip
 
 
 @entry
-def chain_usage(f, price, width):
+def chain_usage(f, width):
     """Return, after `sweep_up`, the usage of every node averaged over the cheapest choices of the chains through it.
 
     The gradient of the bound with respect to the prices: chains are followed back from their last node, where b is
     smallest. A node with k = max(before, after) chains passes its i-th chain from a later neighbour on to its i-th
-    earlier one.
+    earlier one. Trees follow their parents.
     """
     n = len(f.node_ptr) - 1
-    expected = np.zeros(n)
+    weight = np.zeros(len(f.cost))
     label = np.full(len(f.edge), -1, dtype=np.int64)  # of the later node, in the chain over the edge
     b = np.empty(width)
-    for v in range(n - 1, -1, -1):
-        size, before = _gather(f, v, price, b)
-        start, stop = f.adj_ptr[v], f.adj_ptr[v + 1]
+    for v in range(n - 1, f.core - 1, -1):
+        size, before = _gather(f, v, b)
+        start, stop = f.core_ptr[v], f.adj_ptr[v + 1]
         after = stop - start - before
         chains = max(before, after, 1)
         share = 1.0 / chains
@@ -188,19 +211,47 @@ def chain_usage(f, price, width):
                         least, x = value, z
             if k < before:
                 label[f.adj_edge[start + k]] = x
-            expected[v] += share * f.usage[f.node_ptr[v] + x]
+            weight[f.node_ptr[v] + x] += share
+    return _followed(f, weight)
+
+
+@inner
+def _followed(f, weight):
+    """Return usages by weights of strategies, those of trees by the weights of their parents' strategies."""
+    for v in range(f.core - 1, -1, -1):
+        i, start = f.core_ptr[v], f.node_ptr[v]
+        e, w = f.adj_edge[i], f.adj_node[i]
+        size = f.node_ptr[v + 1] - start
+        for y in range(f.node_ptr[w + 1] - f.node_ptr[w]):
+            share = weight[f.node_ptr[w] + y]
+            if share > 0.0:
+                best, least = 0, np.inf
+                at = f.edge_ptr[e] + y * size
+                for x in range(size):
+                    value = f.base[start + x] + f.turned[at + x]
+                    if value < least:
+                        best, least = x, value
+                weight[start + best] += share
+    expected = np.zeros(len(f.node_ptr) - 1)
+    for v in range(len(expected)):
+        for x in range(f.node_ptr[v], f.node_ptr[v + 1]):
+            expected[v] += weight[x] * f.usage[x]
     return expected
 
 
 @entry
-def settle(f, price, width):
+def settle(f, width):
     """Move, after `sweep_up`, every node's shares of b into its edges, so that the plain sum of minima is the bound."""
+    for v in range(f.core):
+        at, start = f.low_ptr[f.adj_edge[f.core_ptr[v]]], f.node_ptr[v]
+        for x in range(f.node_ptr[v + 1] - start):
+            f.to_low[at + x] -= f.base[start + x]
     b = np.empty(width)
-    for v in range(len(f.node_ptr) - 1):
-        size, before = _gather(f, v, price, b)
-        after = f.adj_ptr[v + 1] - f.adj_ptr[v] - before
+    for v in range(f.core, len(f.node_ptr) - 1):
+        size, before = _gather(f, v, b)
+        after = f.adj_ptr[v + 1] - f.core_ptr[v] - before
         share = 1.0 / max(before, after, 1)
-        for i in range(f.adj_ptr[v] + before, f.adj_ptr[v + 1]):
+        for i in range(f.core_ptr[v] + before, f.adj_ptr[v + 1]):
             at = f.low_ptr[f.adj_edge[i]]
             for x in range(size):
                 f.to_low[at + x] -= share * b[x]

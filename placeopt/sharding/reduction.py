@@ -1,0 +1,280 @@
+"""Exact reductions of a compact problem, for choices that cost less than a given sum.
+
+Where nothing that costs `most` or more is looked for, `reduce` removes, until nothing changes,
+
+- strategies that are part of no choice below `most`: with some neighbour, every pair costs as much (arc consistency);
+- strategies that another one of the node replaces at no higher cost, whatever the neighbours choose, and with no more
+  usage: c(x') - c(x) + sum_e max_y [T_e(x', y) - T_e(x, y)] <= 0, over the y that x can be paired with (Goldstein);
+- edges of followers: where each strategy of u leaves only one of v, the other edges of v are moved to u, and v hangs on u
+  as a leaf. Edges that become parallel add up, so that cycles close and the core shrinks.
+
+No node goes away but those with one strategy left, so that choices of what remains are choices of what was there. Every
+choice of less than `most` has one among them that costs no more; a bound of what remains, and `most` where nothing
+remains, bound all choices by the smaller of it and `most`.
+
+References
+----------
+A. K. Mackworth, "Consistency in networks of relations", Artificial Intelligence 8, 1977.
+R. F. Goldstein, "Efficient rotamer elimination applied to protein side-chains and related spin glasses", Biophysical
+Journal 66, 1994.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.model.compiled import entry, inner
+from placeopt.sharding.compact import Condensed, as_draft, condense
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.sharding.compact import Compact, Draft
+
+    Ints = NDArray[np.int64]
+
+ROUNDS = 12
+"""Most rounds of all reductions."""
+
+MOST_WORK = 200_000_000
+"""Most comparisons of a look for strategies that others replace; nodes that would need more than a hundredth are left out."""
+
+MOST_GROWTH = 2
+"""A node follows one with at most so many times its strategies: the tables that move grow by as much."""
+
+
+def reduce(condensed: Condensed, most: int) -> Condensed | None:
+    """Return what remains of a problem for choices of less than `most`, None if nothing does.
+
+    Parameters
+    ----------
+    most : counted without the offset of `condensed`.
+    """
+    for _ in range(ROUNDS):
+        compact = condensed.compact
+        if compact.num_nodes == 0:
+            return condensed
+        alive = compact.cost < most
+        if not consistent(compact, alive, most):
+            return None
+        replaced(compact, alive, most, MOST_WORK)
+        if not consistent(compact, alive, most):
+            return None
+        smaller = condense(as_draft(compact), alive)
+        draft = followers_moved(smaller.compact, most)
+        before, condensed = compact, composed(condensed, smaller)
+        if draft is not None:
+            again = condense(draft, np.ones(len(draft.cost), dtype=np.bool_))
+            condensed = composed(condensed, again)
+        if draft is None and len(condensed.compact.cost) > 0.99 * len(before.cost):
+            break
+    return condensed
+
+
+def composed(outer: Condensed, inner: Condensed) -> Condensed:
+    """Return two condensations, the second made of what the first left, as one."""
+    starts = outer.compact.node_ptr[:-1]
+    fixed = outer.fixed.copy()
+    decided = inner.fixed >= 0
+    fixed[outer.node[decided]] = outer.strategy[starts[decided] + inner.fixed[decided]]
+    old = np.repeat(starts[inner.node], inner.compact.num_choices) + inner.strategy
+    return Condensed(inner.compact, outer.offset + inner.offset, fixed, outer.node[inner.node], outer.strategy[old])
+
+
+@entry
+def consistent(c, alive, most):
+    """Remove from `alive` what has a neighbour with which every pair costs `most` or more; return whether any choice is left."""
+    n = len(c.node_ptr) - 1
+    for v in range(n):
+        if not alive[c.node_ptr[v] : c.node_ptr[v + 1]].any():
+            return False
+    queue = np.arange(n)
+    waiting = np.ones(n, dtype=np.bool_)
+    head, count = 0, n
+    while count > 0:
+        v = queue[head]
+        head = (head + 1) % n
+        count -= 1
+        waiting[v] = False
+        size = c.node_ptr[v + 1] - c.node_ptr[v]
+        for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+            w, at = c.adj_node[i], c.edge_ptr[c.adj_edge[i]]
+            columns = c.node_ptr[w + 1] - c.node_ptr[w]
+            step_x, step_z = (columns, 1) if v < w else (1, size)
+            left, changed = 0, False
+            for z in range(columns):
+                if not alive[c.node_ptr[w] + z]:
+                    continue
+                supported = False
+                for x in range(size):
+                    if alive[c.node_ptr[v] + x] and c.table[at + x * step_x + z * step_z] < most:
+                        supported = True
+                        break
+                left += supported
+                if not supported:
+                    alive[c.node_ptr[w] + z] = False
+                    changed = True
+            if left == 0:
+                return False
+            if changed and not waiting[w]:
+                waiting[w] = True
+                queue[(head + count) % n] = w
+                count += 1
+    return True
+
+
+@entry
+def replaced(c, alive, most, work):
+    """Remove from `alive` the strategies that another one of their node replaces whatever the neighbours choose."""
+    left = work
+    for v in range(len(c.node_ptr) - 1):
+        start, stop = c.node_ptr[v], c.node_ptr[v + 1]
+        width = 0
+        for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+            w = c.adj_node[i]
+            width += c.node_ptr[w + 1] - c.node_ptr[w]
+        needed = (stop - start) ** 2 * width
+        if needed > work // 100 or needed > left:
+            continue
+        left -= needed
+        for x in range(start, stop):
+            for other in range(start, stop):
+                if not alive[x]:
+                    break
+                if other != x and alive[other] and c.usage[other] <= c.usage[x]:
+                    alive[x] = not _replaces(c, alive, most, v, other - start, x - start)
+
+
+@inner
+def _replaces(c, alive, most, v, other, x):
+    """Whether a strategy of v costs no more than x whatever the neighbours choose."""
+    start = c.node_ptr[v]
+    size = c.node_ptr[v + 1] - start
+    total = c.cost[start + other] - c.cost[start + x]
+    for i in range(c.adj_ptr[v], c.adj_ptr[v + 1]):
+        w, at = c.adj_node[i], c.edge_ptr[c.adj_edge[i]]
+        columns = c.node_ptr[w + 1] - c.node_ptr[w]
+        step_x, step_z = (columns, 1) if v < w else (1, size)
+        worst = -most
+        for z in range(columns):
+            if alive[c.node_ptr[w] + z]:
+                old = c.table[at + x * step_x + z * step_z]
+                new = c.table[at + other * step_x + z * step_z]
+                if old < most:
+                    if new >= most:
+                        return False
+                    worst = max(worst, new - old)
+        total += worst
+    return total <= 0
+
+
+def followers_moved(compact: Compact, most: int) -> Draft | None:
+    """Return the problem with the edges of followers moved to those that they follow, None if there are none."""
+    leader, link = _leaders(compact, most, MOST_GROWTH)
+    if (leader < 0).all():
+        return None
+    sizes = compact.num_choices
+    order = np.lexsort((np.arange(len(sizes)), -sizes))  # leaders before followers
+    root = np.arange(len(sizes))
+    for v in order[leader[order] >= 0].tolist():
+        root[v] = root[leader[v]]
+        if sizes[root[v]] > MOST_GROWTH * sizes[v]:
+            root[v], leader[v], link[v] = v, -1, -1
+    if (leader < 0).all():
+        return None
+    map_ptr = np.concatenate([[0], np.cumsum(sizes[root])]).astype(np.int64)
+    maps = np.zeros(int(map_ptr[-1]), dtype=np.int64)
+    _fill_maps(compact, order, root, leader, link, map_ptr, maps, most)
+    is_link = np.zeros(len(compact.edge), dtype=np.bool_)
+    is_link[link[link >= 0]] = True
+    edge = root[compact.edge]
+    follower = np.full(len(compact.edge), -1, dtype=np.int64)
+    follower[link[link >= 0]] = np.flatnonzero(link >= 0)
+    edge[is_link] = np.stack([root[follower[is_link]], follower[is_link]], axis=1)
+    kept = edge[:, 0] != edge[:, 1]
+    lengths = np.where(kept, sizes[edge[:, 0]] * sizes[edge[:, 1]], 0)
+    edge_ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    cost, table = compact.cost.copy(), np.zeros(int(edge_ptr[-1]), dtype=np.int64)
+    _move_tables(compact, edge, edge_ptr, follower, root, map_ptr, maps, most, cost, table)
+    pointers = np.concatenate([edge_ptr[:-1][kept], edge_ptr[-1:]])
+    return as_draft(compact)._replace(cost=cost, edge=np.ascontiguousarray(edge[kept]), edge_ptr=pointers, table=table)
+
+
+@entry
+def _leaders(c, most, growth):
+    """Return for each node of the core one that decides it, with no fewer strategies, and the edge between them; or -1.
+
+    Among nodes with as many strategies the first leads, so that nobody leads their own leader.
+    """
+    n = len(c.node_ptr) - 1
+    leader, link = np.full(n, -1, dtype=np.int64), np.full(n, -1, dtype=np.int64)
+    for e in range(len(c.edge)):
+        u, v = c.edge[e, 0], c.edge[e, 1]
+        if u < c.core:
+            continue
+        rows, columns = c.node_ptr[u + 1] - c.node_ptr[u], c.node_ptr[v + 1] - c.node_ptr[v]
+        one = True  # one strategy of the smaller set for each of the larger
+        down = rows >= columns
+        for i in range(max(rows, columns)):
+            count = 0
+            for j in range(min(rows, columns)):
+                at = i * columns + j if down else j * columns + i
+                count += c.table[c.edge_ptr[e] + at] < most
+            if count != 1:
+                one = False
+                break
+        if one:
+            a, b = (u, v) if down else (v, u)  # a decides b
+            wide, narrow = max(rows, columns), min(rows, columns)
+            if wide <= growth * narrow and (leader[b] < 0 or wide < c.node_ptr[leader[b] + 1] - c.node_ptr[leader[b]]):
+                leader[b], link[b] = a, e
+    return leader, link
+
+
+@entry
+def _fill_maps(c, order, root, leader, link, map_ptr, maps, most):
+    """Write for every node its strategy by that of its root."""
+    for v in order:
+        at = map_ptr[v]
+        for y in range(map_ptr[v + 1] - at):
+            maps[at + y] = y
+        if leader[v] < 0:
+            continue
+        u, e = leader[v], link[v]
+        size = c.node_ptr[v + 1] - c.node_ptr[v]
+        columns = c.node_ptr[c.edge[e, 1] + 1] - c.node_ptr[c.edge[e, 1]]
+        for y in range(map_ptr[v + 1] - at):
+            x = maps[map_ptr[u] + y]
+            for z in range(size):
+                pair = x * columns + z if u < v else z * columns + x
+                if c.table[c.edge_ptr[e] + pair] < most:
+                    maps[at + y] = z
+
+
+@entry
+def _move_tables(c, edge, edge_ptr, follower, root, map_ptr, maps, most, cost, table):
+    """Write the tables between roots, those of followers with their roots, and costs of what has become one node."""
+    for e in range(len(edge)):
+        u, v = c.edge[e, 0], c.edge[e, 1]
+        a, b = root[u], root[v]
+        columns = c.node_ptr[v + 1] - c.node_ptr[v]
+        wide = c.node_ptr[edge[e, 1] + 1] - c.node_ptr[edge[e, 1]]
+        old, at = c.edge_ptr[e], edge_ptr[e]
+        if follower[e] >= 0:
+            w = follower[e]
+            for x in range(c.node_ptr[a + 1] - c.node_ptr[a]):
+                for z in range(wide):
+                    table[at + x * wide + z] = most
+                pair = maps[map_ptr[u] + x] * columns + maps[map_ptr[v] + x]
+                table[at + x * wide + maps[map_ptr[w] + x]] = c.table[old + pair]
+        elif a == b:
+            for x in range(c.node_ptr[a + 1] - c.node_ptr[a]):
+                cost[c.node_ptr[a] + x] += c.table[old + maps[map_ptr[u] + x] * columns + maps[map_ptr[v] + x]]
+        else:
+            for x in range(c.node_ptr[a + 1] - c.node_ptr[a]):
+                for y in range(wide):
+                    pair = maps[map_ptr[u] + x] * columns + maps[map_ptr[v] + y]
+                    table[at + x * wide + y] = c.table[old + pair]
