@@ -125,6 +125,8 @@ class TwoSided:
 
     def turn(self, most_moves: int) -> None:
         """Take turns: a fixed number of steps of the bound, then of moves."""
+        if self.trivial:
+            return
         for _ in range(TURN_STEPS):
             self.dual.step()
         self.exchange()
@@ -203,7 +205,7 @@ class TwoSided:
 
     def finish(self, seconds: float, *, deterministic: bool = False) -> None:
         """Solve what is left by CP-SAT, if the bound has ruled most of it out."""
-        if self._rest is None or self.rest_pairs > min(FINISH_PAIRS, 0.7 * self._tried):
+        if self.trivial or self._rest is None or self.rest_pairs > min(FINISH_PAIRS, 0.7 * self._tried):
             return
         self._tried = float(self.rest_pairs)
         upper = int(self.dual.upper)
