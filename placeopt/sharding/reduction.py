@@ -22,7 +22,7 @@ Journal 66, 1994.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,16 @@ MOST_WORK = 200_000_000
 
 MOST_GROWTH = 2
 """A node follows one with at most so many times its strategies: the tables that move grow by as much."""
+
+
+class Following(NamedTuple):
+    """Whom the nodes follow: every node's root, and its strategy by that of its root."""
+
+    leader: Ints  # (n,) -1: nobody
+    link: Ints  # (n,) the edge to the leader
+    root: Ints  # (n,)
+    map_ptr: Ints  # (n + 1,)
+    maps: Ints
 
 
 def reduce(condensed: Condensed, most: int) -> Condensed | None:
@@ -186,8 +196,8 @@ def followers_moved(compact: Compact, most: int) -> Draft | None:
     if (leader < 0).all():
         return None
     map_ptr = np.concatenate([[0], np.cumsum(sizes[root])]).astype(np.int64)
-    maps = np.zeros(int(map_ptr[-1]), dtype=np.int64)
-    _fill_maps(compact, order, root, leader, link, map_ptr, maps, most)
+    following = Following(leader, link, root, map_ptr, np.zeros(int(map_ptr[-1]), dtype=np.int64))
+    _fill_maps(compact, order, following, most)
     is_link = np.zeros(len(compact.edge), dtype=np.bool_)
     is_link[link[link >= 0]] = True
     edge = root[compact.edge]
@@ -198,7 +208,7 @@ def followers_moved(compact: Compact, most: int) -> Draft | None:
     lengths = np.where(kept, sizes[edge[:, 0]] * sizes[edge[:, 1]], 0)
     edge_ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     cost, table = compact.cost.copy(), np.zeros(int(edge_ptr[-1]), dtype=np.int64)
-    _move_tables(compact, edge, edge_ptr, follower, root, map_ptr, maps, most, cost, table)
+    _move_tables(compact, edge, edge_ptr, follower, following, most, cost, table)
     pointers = np.concatenate([edge_ptr[:-1][kept], edge_ptr[-1:]])
     return as_draft(compact)._replace(cost=cost, edge=np.ascontiguousarray(edge[kept]), edge_ptr=pointers, table=table)
 
@@ -235,8 +245,9 @@ def _leaders(c, most, growth):
 
 
 @entry
-def _fill_maps(c, order, root, leader, link, map_ptr, maps, most):
+def _fill_maps(c, order, following, most):
     """Write for every node its strategy by that of its root."""
+    leader, link, _, map_ptr, maps = following
     for v in order:
         at = map_ptr[v]
         for y in range(map_ptr[v + 1] - at):
@@ -255,8 +266,9 @@ def _fill_maps(c, order, root, leader, link, map_ptr, maps, most):
 
 
 @entry
-def _move_tables(c, edge, edge_ptr, follower, root, map_ptr, maps, most, cost, table):
+def _move_tables(c, edge, edge_ptr, follower, following, most, cost, table):
     """Write the tables between roots, those of followers with their roots, and costs of what has become one node."""
+    _, _, root, map_ptr, maps = following
     for e in range(len(edge)):
         u, v = c.edge[e, 0], c.edge[e, 1]
         a, b = root[u], root[v]
