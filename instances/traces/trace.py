@@ -66,10 +66,13 @@ def read_trace(path: str | Path) -> Trace:
             continue
         try:
             found: Trace = module.read(data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise InputError(f"{where}: damaged {name} trace ({type(error).__name__}: {one_line(str(error))})") from error
         if found.empty:
             raise InputError(f"{where}: it holds no times of operators; profile with operators recorded")
+        for title, times in (*found.by_name.items(), *found.by_kind.items()):
+            if not all(0 <= time < float("inf") for time in times):
+                raise InputError(f"{where}: damaged {name} trace: '{one_line(title)}' has a time that is negative or no number")
         return found
     raise InputError(f"{where}: not recognised; expected costs of placeopt, a profile of ONNX Runtime, a Kineto trace of "
                      "torch.profiler (JSON) or a Chakra execution trace (JSON)")  # fmt: skip

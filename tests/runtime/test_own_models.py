@@ -304,3 +304,32 @@ def test_too_few_measurements_leave_the_rest_guessed():
     assert problem.compute[:, 0].tolist() == [500_000_000, 250_000_000, plain.compute[2, 0]]
     assert problem.compute[:, 1].tolist() == plain.compute[:, 1].tolist()
     assert set(apply_costs(graph, po.make_cluster("cpu+gpu"), costs)[1]["V100"].values()) == {"guessed"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"name": "aten::mm"}]}',
+        '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"name": "aten::mm", "id": "x"}]}',
+        '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"name": "aten::mm", "id": 1, "dur": NaN}]}',
+        '{"schema": "1.1.1-chakra.0.0.4", "nodes": [{"name": "aten::mm", "id": 1, "dur": 1, "ctrl_deps": {"a": 1}}]}',
+        '{"schema": "1.1.1-chakra.0.0.4", "nodes": 3}',
+        '{"traceEvents": [{"cat": "cpu_op", "ph": "X", "name": "aten::mm", "ts": 1}]}',
+        '{"traceEvents": [{"cat": "cpu_op", "ph": "X", "name": "aten::mm", "ts": "soon", "dur": 2}]}',
+        '{"traceEvents": [{"cat": "cpu_op", "ph": "X", "name": "aten::mm", "ts": 1, "dur": -2}]}',
+        '{"traceEvents": [{"cat": "cpu_op", "ph": "X", "ts": 1, "dur": 2}]}',
+        '{"traceEvents": [{"cat": "kernel", "ph": "X", "name": "k", "ts": 1, "dur": 2, "args": 7}]}',
+        '[{"cat": "Node", "name": "a_kernel_time", "dur": Infinity, "ts": 0, "args": {}}]',
+        '[{"cat": "Node", "name": "a_kernel_time", "dur": 1}]',
+        '{"traceEvents": [',
+    ],
+)
+def test_damaged_traces_are_one_line(tmp_path, text):
+    """Missing, wrong and impossible fields of every format of trace end with one line that names the file."""
+    from placeopt.instances.traces.trace import read_trace
+
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    with pytest.raises(po.InputError, match="trace.json") as caught:
+        read_trace(path)
+    assert "\n" not in str(caught.value)
