@@ -24,9 +24,7 @@ def pyplot() -> Any:
     """
     try:
         import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.figure
+        import matplotlib.figure  # figures choose what draws them by the suffix: no backend is set, no display needed
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot", "drawing pictures") from error
     return matplotlib
