@@ -330,6 +330,6 @@ def test_damaged_traces_are_one_line(tmp_path, text):
 
     path = tmp_path / "trace.json"
     path.write_text(text)
-    with pytest.raises(po.InputError, match="trace.json") as caught:
+    with pytest.raises(po.InputError, match=r"trace\.json") as caught:
         read_trace(path)
     assert "\n" not in str(caught.value)
