@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 LARGEST = 8000
 """Ops times devices above which the whole model would take too long to build, and would prove nothing."""
 
+SMALL = 2000
+"""Ops times devices up to which CP-SAT has two threads: what the second one finds is worth more than a second walk."""
+
 LEAST_SECONDS = 1.0
 """Time left below which a second side is not worth its start."""
 
@@ -29,8 +32,9 @@ LEAST_SECONDS = 1.0
 class DualSide:
     """Proves beside the searches of `tracker` from `start` to `end`; use it as a context."""
 
-    def __init__(self, tracker: Tracker[Any], num_workers: int = 1) -> None:
+    def __init__(self, tracker: Tracker[Any]) -> None:
         self.tracker, self.exchange = tracker, Exchange()
+        num_workers = 2 if tracker.problem.num_ops * tracker.problem.num_devices <= SMALL else 1
         solver: Any = make_solver("cp-sat", num_workers=num_workers, warm_start=False, windows=False)
         self._solver, self._failure = solver, list[BaseException]()
         own: Tracker[Any] = Tracker("cp-sat", tracker.problem, Budget(tracker.seconds_left), seed=tracker.seed)

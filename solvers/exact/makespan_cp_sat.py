@@ -40,6 +40,9 @@ FRONT_SECONDS, FRONT_SHARE = 20.0, 0.2
 FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 """Shares of the time left for a first run of the whole model, and then for windows (`lns`)."""
 
+CLOSING_SHARES = (0.15, 0.3, 0.5, 1.0)
+"""Shares of the time left for runs of the whole model where searches work beside it."""
+
 LADDER = ((2**12, 0.15), (2**16, 0.25))
 """Coarse grids to search first: (units in the horizon, share of the time left)."""
 
@@ -69,6 +72,9 @@ def _search_whole(
     """
     unit, serial = common_unit(problem), max(1, analysis.relaxation.serial)
     exact = unit if serial // unit <= COARSE_HORIZON else 0
+    if exact and not settings.windows:
+        _close(settings, problem, tracker, analysis)
+        return
     if exact and tracker.value is not None:
         for turn, share in enumerate(PROBE_SHARES):
             before = tracker.lower_bound
@@ -95,6 +101,19 @@ def _search_whole(
         closed = _solve_on_grid(settings, problem, tracker, analysis, scale, 1.0)
         if not closed and not tracker.stop() and math.isfinite(tracker.seconds_left):
             tracker.stop_reason = "time"  # CP-SAT stops a moment before the clock does
+
+
+def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis) -> None:
+    """Close the gap from both ends while searches work beside it: each run starts from what they have by then."""
+    unit = common_unit(problem)
+    for turn, share in enumerate(CLOSING_SHARES):
+        before = tracker.lower_bound
+        if turn == 1 and not tracker.stop():
+            _raise_by_fronts(settings, tracker, analysis)
+        if not tracker.stop() and (turn == 0 or tracker.lower_bound > before):
+            _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[min(turn, 1)])
+        if tracker.stop() or _solve_on_grid(settings, problem, tracker, analysis, unit, share):
+            return
 
 
 def _raise_by_fronts(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
