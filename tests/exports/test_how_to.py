@@ -39,3 +39,29 @@ def test_every_command_runs(page, tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as ended:
             main(words)
         assert ended.value.code == 0, f"{words}: {capsys.readouterr().err}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt", "resnet", "control_flow_model", "symbolic_model"])
+def test_the_whole_way(model, tmp_path, monkeypatch, capsys):
+    """A GPT-2, a ResNet, an ONNX model with If and Loop and one with a symbolic batch: profile, solve, run, every export."""
+    for package in ("torch", "onnx", "onnxruntime", "jax"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    torch = model in ("gpt", "resnet")
+    if torch:
+        source = (ROOT / "tests" / "user_models.py").read_text()
+        Path("model.py").write_text(f"{source}\n\ndef make():\n    return {model}()\n")
+    else:
+        getattr(user_models, model)(Path("model.onnx"))
+    found = [words for words in commands("from-model-to-run.md") if ("model.onnx" in words) != torch]
+    assert len(found) >= 5
+    for words in found:
+        if model == "control_flow_model":
+            words = [word for word in words if word not in ("--dim", "batch=8")]
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        output = capsys.readouterr()
+        assert ended.value.code == 0, f"{words}: {output.err}"
+        if words[0] == "run":
+            assert "results equal the unsplit model's" in " ".join(output.out.split())

@@ -58,7 +58,10 @@ def check_on_two_ranks(folder):
 
 @pytest.mark.parametrize(
     ("shape", "solver", "file", "stages"),
-    [("V", "repetend", "schedule.torch.csv", 2), ("wave", "repetend", "schedule.json", 4)],
+    [
+        ("V", "repetend", "schedule.torch.csv", 2),
+        pytest.param("wave", "repetend", "schedule.json", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_a_cut_and_its_schedule_run_with_the_loss_of_the_unsplit_module(folder, capsys, shape, solver, file, stages):
     """`schedule` writes cut.json; `export` reads it with the schedule's CSV or JSON; two processes give the same loss."""
