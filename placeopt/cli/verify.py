@@ -25,6 +25,9 @@ def verify_command(
     seconds: common.Seconds = 10.0,
     queue: common.Queue = None,
     out: Annotated[Path | None, typer.Option("--out", help="File for the certificate (JSON).")] = None,
+    proof: Annotated[
+        Path | None, typer.Option("--proof", help="File for a proof that tools/check_proof.py checks (JSON, .gz: compressed).")
+    ] = None,
     recheck: Annotated[Path | None, typer.Option("--recheck", help="Certificate to check again.")] = None,
     json: common.Json = False,
 ) -> None:
@@ -48,6 +51,8 @@ def verify_command(
     with interrupt.rescued_by(rescue):
         certificate = verify(problem, placement, seconds=seconds, queue=queue)
         _report(problem, certificate, out, json=json)
+        if proof is not None and certificate.feasible:
+            _write_proof(problem, placement, certificate, proof, seconds, json=json)
     if interrupt.received():
         raise typer.Exit(interrupt.exit_code())
     raise typer.Exit(0 if certificate.feasible else 1)
@@ -85,6 +90,21 @@ def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: b
         write_text(out, json_module.dumps(data, indent=1) + "\n")
         if not json:
             common.console().print(f"certificate: {out}")
+
+
+def _write_proof(problem: Any, placement: Path, certificate: Certificate, path: Path, seconds: float, *, json: bool) -> None:
+    """Write a proof and say what it shows."""
+    from placeopt.certify.proof import prove, write_proof
+    from placeopt.certify.verify import read_solution
+    from placeopt.model.objective import objective_of
+
+    data = prove(problem, read_solution(problem, placement).solution, certificate, seconds)
+    write_proof(path, data)
+    if json:
+        return
+    shown = objective_of(problem).text(problem, data["lower_bound"])
+    believed = "; ".join(belief["statement"] for belief in data["believed"]) or "nothing"
+    common.console().print(f"proof: {path} shows the bound {shown}; to be believed: {believed}", markup=False)
 
 
 def _print(problem: Any, certificate: Certificate) -> None:

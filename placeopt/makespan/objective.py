@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import INFEASIBLE, Finished
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from placeopt.model.bound import BoundReport
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
+    from placeopt.model.witness import Witness
 
 
 class Makespan(PlacementObjective):
@@ -92,6 +93,19 @@ class Makespan(PlacementObjective):
         from placeopt.makespan.bounds import bound
 
         return bound(problem, seconds=seconds, methods=methods, upper=upper)
+
+    def witness(self, problem: PlacementProblem, bound: int, method: str, seconds: float) -> Witness:
+        """Steps from the supposition that a schedule is shorter to a contradiction; see `placeopt.makespan.proof`."""
+        from placeopt.makespan.proof.witness import makespan_witness
+
+        return makespan_witness(problem, bound, method, seconds)
+
+    def timetable(self, problem: PlacementProblem, solution: Placement, queue: str) -> dict[str, Any]:
+        """Start of every op, and [tensor, destination, start] of every transfer."""
+        from placeopt.makespan.evaluate import evaluate
+
+        evaluation = evaluate(problem, solution, queue or None)
+        return {"start": evaluation.start.tolist(), "transfers": evaluation.transfers[:, :3].tolist()}
 
     @staticmethod
     def _broken(problem: PlacementProblem, solution: Placement) -> list[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from placeopt.model.bound import BoundReport
+    from placeopt.model.witness import Witness
 
 INFEASIBLE = 2**63 - 1
 """Value of a solution that breaks a constraint, in batches."""
@@ -104,6 +105,14 @@ class Objective(Protocol):
         """Return a value with its unit for people."""
         ...
 
+    def witness(self, problem: Any, bound: Any, method: str, seconds: float) -> Witness | None:
+        """What proves `bound`, or as much of it as can be shown, as data; None where there are no witnesses yet."""
+        ...
+
+    def timetable(self, problem: Any, solution: Any, queue: str) -> dict[str, Any]:
+        """When everything of a solution runs, as plain JSON; {} where the solution says it all."""
+        ...
+
 
 class PlainObjective(ABC):
     """What most objectives have in common: nothing is drawn, no order, no choice of execution, nothing impossible."""
@@ -126,6 +135,14 @@ class PlainObjective(ABC):
     ) -> NDArray[np.int64]:
         """Refuse: a solution that is no placement is no row of devices."""
         raise InputError(f"problem '{problem.name}': its solutions are no placements and are evaluated one by one")
+
+    def witness(self, problem: Any, bound: Any, method: str, seconds: float) -> Witness | None:
+        """Return None: there are no witnesses of these bounds yet."""
+        return None
+
+    def timetable(self, problem: Any, solution: Any, queue: str) -> dict[str, Any]:
+        """Return {}: the solution says it all."""
+        return {}
 
     @abstractmethod
     def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:

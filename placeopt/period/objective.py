@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
+    from placeopt.model.witness import Witness
 
 
 class Period(SteadyObjective):
@@ -54,6 +55,12 @@ class Period(SteadyObjective):
         from placeopt.period.bounds import period_bounds
 
         return period_bounds(problem, seconds, methods, upper)
+
+    def witness(self, problem: PlacementProblem, bound: int, method: str, seconds: float) -> Witness:
+        """Steps from the supposition that all loads are smaller to a contradiction; transfers are left out."""
+        from placeopt.makespan.proof.witness import load_witness
+
+        return load_witness(problem, bound, method)
 
 
 PERIOD = Period()

@@ -18,7 +18,7 @@ alone lose most.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -172,13 +172,28 @@ class Fronts:
                 model.add(start[v] >= start[u] + lasts + pay).only_enforce_if([active[v], ~same])
 
 
+class FrontProof(NamedTuple):
+    """What proves a bound by fronts: the most energy of a first and of a last window, with the weights of the classes."""
+
+    bound: int
+    weights: tuple[int, ...]
+    first: tuple[int, int]  # ticks, energy
+    last: tuple[int, int]
+
+
 def front_bound(evidence: Evidence, end: float, num_workers: int = 2) -> int:
     """Return the best bound by fronts found until `end` (`time.perf_counter`), at least `known` (a bound in ticks)."""
+    found = front_proof(evidence, end, num_workers)
+    return evidence.known if found is None else found.bound
+
+
+def front_proof(evidence: Evidence, end: float, num_workers: int = 2) -> FrontProof | None:
+    """Return the best bound by fronts with what proves it, None if none is above what is known."""
     relaxation, heads, known, upper = evidence.relaxation, evidence.heads, evidence.known, evidence.upper
     if relaxation.problem.num_devices < 2 or known < 1 or known > LARGEST_TIME:
-        return known
+        return None
     seconds = end - time.perf_counter()
-    best = known
+    best, proof = known, None
     for choice in weight_choices(relaxation, evidence.weights):
         if not fits(relaxation, choice) or not choice.any():
             continue
@@ -200,19 +215,24 @@ def front_bound(evidence: Evidence, end: float, num_workers: int = 2) -> int:
                     if window is not None and left > 0:
                         tried = True
                         side.extend(window, min(left, limit))
-                        best = max(best, _combine(sides[0], sides[1], total, best))
+                        better = _combine(sides[0], sides[1], total, best)
+                        if better is not None:
+                            best, proof = better.bound, better
             if all(side.failed is None for side in sides):
                 break
             limit *= _PATIENCE
-    return best
+    return proof
 
 
-def _combine(first: Fronts, last: Fronts, total: int, known: int) -> int:
-    """Best bound of all pairs of windows that cannot overlap, as no schedule is shorter than `known`."""
-    best = known
+def _combine(first: Fronts, last: Fronts, total: int, known: int) -> FrontProof | None:
+    """Best pair of windows that cannot overlap, as no schedule is shorter than `known`; None if none gives more."""
+    best, proof = known, None
     for t in first.most:
         for s in last.most:
             if t + s <= best:
                 rest = total - first.most[t] - last.most[s]
-                best = max(best, t + s + -(-max(0, rest) // first.width))
-    return best
+                bound = t + s + -(-max(0, rest) // first.width)
+                if bound > best:
+                    weights = tuple(first.weights.tolist())
+                    best, proof = bound, FrontProof(bound, weights, (t, first.most[t]), (s, last.most[s]))
+    return proof

@@ -1,0 +1,217 @@
+"""Derive a contradiction from a supposition: propagation until nothing changes, then cases.
+
+The tree of cases is a proof without a search to believe: each case adds that two ops share a device or not, that one runs
+before the other there, or which class of devices an op is on; each leaf is closed by a step that a checker can follow.
+
+References
+----------
+R. Klein, A. Scholl, "Computing lower bounds by destructive improvement: an application to resource-constrained project
+scheduling", European Journal of Operational Research 112(2), 1999.
+J. Carlier, E. Pinson, "An algorithm for solving the job-shop problem", Management Science 35(2), 1989 (branching on the
+order of two ops).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from placeopt.makespan.proof.closing import (
+    Columns,
+    clique,
+    critical_ops,
+    late_and_early,
+    overfull_window,
+    pigeonhole,
+)
+from placeopt.makespan.proof.lemmas import sweep
+from placeopt.makespan.proof.supposition import INFINITE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from placeopt.makespan.proof.supposition import Supposition
+    from placeopt.model.witness import Step
+
+ROUNDS = 12
+"""Rounds of propagation before cases are tried."""
+
+Choice = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
+"""Weights of the classes of devices, and prices of their bytes."""
+
+
+class OutOfReachError(Exception):
+    """The proof would take more cases or more time than allowed, or there is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Effort:
+    """How far a derivation may go.
+
+    Attributes
+    ----------
+    cases : most cases in all. end : in seconds of `time.perf_counter`.
+    choices : weights of classes for windows of work.
+    goals : heads and tails of a state by op and class, found faster elsewhere: only what they promise is looked for.
+    """
+
+    cases: int
+    end: float
+    choices: Sequence[Choice] = ()
+    goals: Callable[[Supposition], tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None
+    spent: list[int] = field(default_factory=lambda: [0])
+
+    def spend(self) -> None:
+        """Count a case.
+
+        Raises
+        ------
+        OutOfReachError
+            If it is one too many, or the time is over.
+        """
+        self.spent[0] += 1
+        if self.spent[0] > self.cases or time.perf_counter() > self.end:
+            raise OutOfReachError
+
+
+def derive(state: Supposition, effort: Effort) -> list[Step]:
+    """Return steps that end in a contradiction.
+
+    Raises
+    ------
+    OutOfReachError
+        If the effort does not suffice.
+    """
+    effort.spend()
+    steps: list[Step] = []
+    if state.closed or propagate(state, effort, steps):
+        return steps
+    kind, u, v = _branch(state)
+    cases = []
+    for supposed in (True, False):
+        case = state.child()
+        if kind == "share":
+            case.join(u, v) if supposed else case.separate(u, v)
+        elif kind == "order":
+            case.precede(u, v) if supposed else case.precede(v, u)
+        else:
+            case.narrow(u, [v] if supposed else [c for c in case.classes(u) if c != v])
+        cases.append(derive(case, effort))
+    return [*steps, ["branch", kind, u, v, *cases]]
+
+
+def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
+    """Add steps that follow without cases until nothing changes; return whether they close the supposition."""
+    step = clique(state)
+    if step is not None:
+        steps.append(step)
+        return True
+    for _ in range(ROUNDS):
+        before = [row[:] for row in state.head], [row[:] for row in state.tail], [row[:] for row in state.time]
+        goals = effort.goals(state) if effort.goals else (None, None)
+        for backwards, goal in enumerate(goals):
+            lemmas = sweep(state, backwards=bool(backwards), goal=goal)
+            steps.append(["sweep", backwards, lemmas])
+            if state.closed:
+                return True
+        if _share_or_not(state, steps) or _close(state, effort, steps):
+            return True
+        if before == (state.head, state.tail, state.time):
+            break
+    return False
+
+
+def _close(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
+    """Look for a step that closes the supposition as it is."""
+    columns = Columns(state)
+    for found in (lambda: pigeonhole(columns), lambda: late_and_early(columns),
+                  lambda: overfull_window(columns, effort.choices)):  # fmt: skip
+        step = found()
+        if step is not None:
+            steps.append(step)
+            state.closed = True
+            return True
+    return False
+
+
+def _share_or_not(state: Supposition, steps: list[Step]) -> bool:
+    """Add which ops must share a device and which cannot; return whether that is a contradiction."""
+    for u, v in _undecided(state):
+        if state.must_share(u, v):
+            steps.append(["same", u, v])
+            state.join(u, v)
+            if state.closed:
+                return True
+    groups = {id(members): members for members in state.group}
+    for members in groups.values():
+        if len(members) > 1 and (ops := critical_ops(state, members)) is not None:
+            steps.append(["apart", members[0], members[1], ops])
+            state.closed = True
+            return True
+    for u, v in _undecided(state):
+        if (state.group[u][0], state.group[v][0]) in state.splits() or state.group[u] is state.group[v]:
+            continue
+        ops = critical_ops(state, state.group[u] + state.group[v])
+        if ops is not None:
+            steps.append(["apart", u, v, ops])
+            state.separate(u, v)
+            if state.closed:
+                return True
+    return False
+
+
+def _undecided(state: Supposition) -> Iterator[tuple[int, int]]:
+    """Yield pairs of ops joined by an edge whose ends may share a device or not."""
+    for (u, v), (free, pay) in list(state.edges.items()):
+        if state.group[u] is not state.group[v] and free < pay:
+            yield u, v
+
+
+def _branch(state: Supposition) -> tuple[str, int, int]:
+    """Return the two cases to tell apart next: (kind, op, op or class).
+
+    Raises
+    ------
+    OutOfReachError
+        If everything is decided: then a schedule exists, or a step is missing.
+    """
+    undecided = sorted(_undecided(state), key=lambda pair: -_slip(state, *pair))
+    if undecided:
+        return "share", *undecided[0]
+    mixed = [v for v in range(state.problem.num_ops) if len(state.classes(v)) > 1]
+    if mixed:
+        v = max(mixed, key=state.fastest)
+        return "class", v, min(state.classes(v), key=lambda c: state.time[v][c] or 0)
+    split, n = state.splits(), state.problem.num_ops
+    firsts = sorted({members[0] for members in state.group}, key=lambda v: -sum(state.fastest(w) for w in state.group[v]))
+    for i, u in enumerate(firsts):
+        for v in firsts[:i]:
+            if (u, v) not in split and set(state.classes(u)) & set(state.classes(v)):
+                return "share", v, u
+    reach = _reachable(state)
+    together = [(u, v) for u in range(n) for v in range(u) if state.group[u] is state.group[v]]
+    order = [(u, v) for u, v in together if not (reach[u] >> v | reach[v] >> u) & 1]
+    if order:
+        return "order", *max(order, key=lambda pair: state.fastest(pair[0]) + state.fastest(pair[1]))
+    raise OutOfReachError
+
+
+def _slip(state: Supposition, u: int, v: int) -> float:
+    """By how much paying an edge delays its end."""
+    pay = state.edges[u, v][1]
+    late = state.least(state.head, u) + state.fastest(u) + pay - state.least(state.head, v)
+    return 2.0**60 if pay == INFINITE else late
+
+
+def _reachable(state: Supposition) -> list[int]:
+    """Return, per op, the ops after it as bits."""
+    found = [0] * state.problem.num_ops
+    into = state.neighbours(backwards=True)
+    for u in reversed(state.order):
+        for v, _, _ in into.get(u, ()):
+            found[u] |= found[v] | 1 << v
+    return found

@@ -1,0 +1,199 @@
+"""Lemmas that raise heads and tails: which ops before an op prove that it cannot start earlier.
+
+Let op v, on a device of class c, start at x or before. Every op u of a set B of ops before v runs on v's device between its
+head and x - d0(u), or on another one between its head and x - d1(u); d0 is the least delay from its end to the start of v
+in any case, d1 that between two devices (`placeopt.makespan.bounds.communication`). If the work of B passes what fits
+into these two, v starts after x. Three kinds of sets are tried for every op: one op that cannot be on v's device; the
+ops whose results would come too late from any other, in the order of Jackson's schedule; and all ops that start late
+enough, by the work of all devices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from placeopt.makespan.proof.supposition import INFINITE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.makespan.proof.supposition import Delay, Neighbours, Supposition
+
+Lemma = list[Any]
+"""[op, class, ticks, ops before it]."""
+
+MOST_STEPS = 24
+"""Thresholds on heads that are tried for the work of all devices."""
+
+
+class Ancestors(NamedTuple):
+    """The ops before one op v: delays to its start, in any case and between two devices."""
+
+    ops: list[int]
+    near: dict[int, Delay]
+    apart: dict[int, Delay]
+
+
+def sweep(state: Supposition, *, backwards: bool, goal: NDArray[np.int64] | None = None, search: bool = True) -> list[Lemma]:
+    """Raise the heads (or tails) of all ops and return the lemmas that it took.
+
+    Parameters
+    ----------
+    goal : heads that are known to hold, by op and class: lemmas are looked for where edges alone do not reach them.
+    search : whether to look for lemmas at all.
+    """
+    far, order = (state.tail, state.order[::-1]) if backwards else (state.head, state.order)
+    into, split = state.neighbours(backwards=backwards), state.splits()
+    place = {v: i for i, v in enumerate(order)}
+    found: list[Lemma] = []
+    for v in order:
+        _follow_edges(state, far, v, into)
+        wanted = [c for c in state.classes(v) if search and into.get(v) and (goal is None or goal[v, c] > far[v][c])]
+        if wanted:
+            before = ancestors(state, v, order, place, into, split)
+            for c in wanted:
+                ticks, ops = best_lemma(state, far, v, c, before)
+                if ticks > far[v][c]:
+                    found.append([v, c, int(ticks), sorted(ops)])
+                    far[v][c] = int(ticks)
+        state.narrow(v)
+        if state.closed:
+            break
+    return found
+
+
+def _follow_edges(state: Supposition, far: list[list[Delay]], v: int, into: Neighbours) -> None:
+    """An op starts after those before it, and after their results have come from another class of devices."""
+    for u, free, pay in into.get(v, ()):
+        ends = [(d, far[u][d] + ticks) for d, ticks in enumerate(state.time[u]) if ticks is not None]
+        for c in state.classes(v):
+            least = min((end + (free if d == c else max(free, pay)) for d, end in ends), default=INFINITE)
+            far[v][c] = max(far[v][c], least)
+
+
+def ancestors(
+    state: Supposition, v: int, order: list[int], place: dict[int, int], into: Neighbours, split: set[tuple[int, int]]
+) -> Ancestors:
+    """Return the ops before v with their delays."""
+    near: dict[int, Delay] = {v: 0}
+    apart: dict[int, Delay] = {v: INFINITE}
+    pending, at, ops = 1, place[v], []
+    while pending:
+        w = order[at]
+        at -= 1
+        if w not in near:
+            continue
+        pending -= 1
+        run: Delay = 0
+        if w != v:
+            ops.append(w)
+            run = state.fastest(w)
+            if state.group[w] is state.group[v]:
+                apart[w] = INFINITE
+            elif (state.group[w][0], state.group[v][0]) in split:
+                near[w] = max(near[w], apart[w])
+        for u, free, pay in into.get(w, ()):
+            pending += u not in near
+            near[u] = max(near.get(u, 0), free + run + near[w])
+            apart[u] = max(apart.get(u, 0), min(pay + run + near[w], INFINITE if free else run + apart[w]))
+    return Ancestors(ops, near, apart)
+
+
+class _Table(NamedTuple):
+    """The ops before v as arrays, for one class of v's device."""
+
+    release: NDArray[np.float64]  # head here
+    length: NDArray[np.float64]  # ticks here, INFINITE where it cannot run
+    near: NDArray[np.float64]
+    apart: NDArray[np.float64]
+    key: NDArray[np.float64]  # when its result comes from another device at the earliest
+    work: NDArray[np.float64]  # least ticks anywhere
+    start: NDArray[np.float64]  # least head anywhere
+
+
+def best_lemma(state: Supposition, far: list[list[Delay]], v: int, c: int, before: Ancestors) -> tuple[Delay, list[int]]:
+    """Return the latest start of v on class c that some set of ops before it proves, and that set."""
+    table = _table(state, far, c, before)
+    best: tuple[Delay, list[int]] = (far[v][c], [])
+    elsewhere = np.flatnonzero((table.length == INFINITE) & (table.key > best[0]) & (table.key < INFINITE))
+    if elsewhere.size:
+        at = int(elsewhere[table.key[elsewhere].argmax()])
+        best = float(table.key[at]), [at]
+    for found in (_serial_or_paid(table, best[0]), _all_devices(table, state.problem.num_devices)):
+        if found is not None and found[0] > best[0]:
+            best = found
+    return best[0], [before.ops[i] for i in best[1]]
+
+
+def _table(state: Supposition, far: list[list[Delay]], c: int, before: Ancestors) -> _Table:
+    several = state.count[c] > 1
+    rows = []
+    for u in before.ops:
+        ends = [far[u][d] + ticks for d, ticks in enumerate(state.time[u]) if ticks is not None and (d != c or several)]
+        here = state.time[u][c]
+        rows.append((
+            far[u][c], INFINITE if here is None else here, before.near[u], before.apart[u],
+            min(ends, default=INFINITE) + before.apart[u], state.fastest(u), state.least(far, u),
+        ))  # fmt: skip
+    return _Table(*np.array(rows, dtype=np.float64).reshape(-1, len(_Table._fields)).T)
+
+
+def _serial_or_paid(t: _Table, floor: Delay) -> tuple[Delay, list[int]] | None:
+    """Either the ops with the largest keys all run on v's device, or one of them delivers at its key."""
+    usable = np.flatnonzero((t.length < INFINITE) & (t.key > floor))
+    order = usable[np.argsort(-t.key[usable], kind="stable")]
+    low, high = 0, len(order)  # smallest number of ops that take longer than the next key
+    while low < high:
+        middle = (low + high) // 2
+        if _one_machine(t, order[:middle])[0] >= t.key[order[middle]]:
+            high = middle
+        else:
+            low = middle + 1
+    best: tuple[Delay, list[int]] | None = None
+    for size in {low, max(low - 1, 0), max(low + 1, 0)}:
+        if not 0 < size <= len(order):
+            continue
+        serial, ops = _one_machine(t, order[:size])
+        value = min(serial, float(t.key[ops].min()) if len(ops) else 0.0)
+        if best is None or value > best[0]:
+            best = value, ops
+    return best
+
+
+def _one_machine(t: _Table, rows: NDArray[np.int64]) -> tuple[Delay, list[int]]:
+    """Return the optimum of the preemptive one-machine problem of some ops, and the ops that prove it."""
+    if not len(rows):
+        return 0, []
+    by_tail = rows[np.argsort(-t.near[rows], kind="stable")]
+    release, length, tail = t.release[by_tail], t.length[by_tail], t.near[by_tail]
+    levels = np.unique(release)
+    inside = release[None, :] >= levels[:, None]
+    total = np.cumsum(np.where(inside, length, 0.0), axis=1) + levels[:, None] + tail[None, :]
+    total = np.where(inside, total, -1.0)
+    level, last = np.unravel_index(int(total.argmax()), total.shape)
+    chosen = np.flatnonzero(inside[level, : last + 1])
+    return float(total[level, last]), by_tail[chosen].tolist()
+
+
+def _all_devices(t: _Table, devices: int) -> tuple[Delay, list[int]] | None:
+    """Work that starts late, on v's device until shortly before v and on the others until the results can come."""
+    usable = np.flatnonzero(t.apart < INFINITE) if devices > 1 else np.arange(len(t.apart))
+    if len(usable) < 2:
+        return None
+    order = usable[np.argsort(-t.apart[usable], kind="stable")]
+    levels = np.unique(t.start[order])
+    if len(levels) > MOST_STEPS:
+        levels = levels[np.linspace(0, len(levels) - 1, MOST_STEPS).astype(np.int64)]
+    inside = t.start[order][None, :] >= levels[:, None]
+    work = np.cumsum(np.where(inside, t.work[order], 0.0), axis=1)
+    near = np.minimum.accumulate(np.where(inside, t.near[order], INFINITE), axis=1)
+    alone = work + near
+    apart = np.broadcast_to(t.apart[order], alone.shape)
+    with np.errstate(invalid="ignore"):
+        spread = np.ceil((alone + (devices - 1) * np.where(np.isfinite(apart), apart, 0.0)) / devices)
+    value = np.where(inside, levels[:, None] + np.where((alone <= apart) | (devices == 1), alone, spread), -1.0)
+    level, last = np.unravel_index(int(value.argmax()), value.shape)
+    chosen = np.flatnonzero(inside[level, : last + 1])
+    return float(value[level, last]), order[chosen].tolist()

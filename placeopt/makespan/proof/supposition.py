@@ -1,0 +1,194 @@
+"""What every schedule of at most T ticks obeys: heads, tails, ops that share a device and ops that cannot.
+
+Everything here follows from T by steps that are written down (docs/proofs.md), so that a checker that shares no code with
+this package can follow them. A supposition is closed once it contradicts itself: no schedule of at most T ticks exists.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+from placeopt.model.feasibility import allowed_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from placeopt.model.problem import PlacementProblem
+
+INFINITE = math.inf
+"""Delay of what cannot be; it is only compared with and added to whole numbers."""
+
+Delay = float
+"""Whole ticks, or INFINITE."""
+
+Neighbours = dict[int, list[tuple[int, Delay, Delay]]]
+"""Per op (op before it, least delay in any case, least delay between two devices)."""
+
+
+class Supposition:
+    """The state of a derivation.
+
+    Attributes
+    ----------
+    most : T, ticks.
+    kind : class of every device; devices of a class run every op in the same time. count : devices of every class.
+    time : ticks of every op by class, None where it cannot run.
+    head, tail : least ticks before the start and after the end of every op, by class.
+    group : the ops that share a device with each op, one list for all of them. apart : pairs that cannot share one.
+    edges : (u, v) to the least delay [in any case, between two devices].
+    """
+
+    def __init__(self, problem: PlacementProblem, most: int, *, edges: bool = True) -> None:
+        self.problem, self.most, self.closed = problem, most, False
+        n, k = problem.num_ops, problem.num_devices
+        able = allowed_devices(problem)
+        columns = [tuple(int(t) if ok else None for t, ok in zip(problem.compute[:, d].tolist(), able[:, d].tolist(), strict=True))
+                   for d in range(k)]  # fmt: skip
+        kinds = list(dict.fromkeys(columns))
+        self.kind = [kinds.index(column) for column in columns]
+        self.count = [self.kind.count(c) for c in range(len(kinds))]
+        self.time: list[list[int | None]] = [[column[v] for column in kinds] for v in range(n)]
+        self.head: list[list[Delay]] = [[0] * len(kinds) for _ in range(n)]
+        self.tail: list[list[Delay]] = [[0] * len(kinds) for _ in range(n)]
+        self.group: list[list[int]] = [[v] for v in range(n)]
+        for label in {x for x in problem.colocation.tolist() if x >= 0}:
+            members = [v for v, x in enumerate(problem.colocation.tolist()) if x == label]
+            for v in members:
+                self.group[v] = members
+        self.apart: list[tuple[int, int]] = []
+        self.edges: dict[tuple[int, int], list[Delay]] = {}
+        self.order = problem.topological_order.tolist() if edges else list(range(n))
+        if edges:
+            self._set_edges([tuple(row) for row in able.tolist()])
+
+    def _set_edges(self, able: list[tuple[bool, ...]]) -> None:
+        """Cheapest link between two devices that both ops can use; nothing where one device can hold both."""
+        p = self.problem
+        known: dict[tuple[tuple[bool, ...], tuple[bool, ...]], tuple[list[int], int]] = {}
+        resident, transfer = p.resident.tolist(), p.transfer.tolist()
+        for t, v in zip(p.edge_tensor.tolist(), p.consumer.tolist(), strict=True):
+            u = int(p.producer[t])
+            key = able[u], able[v]
+            if key not in known:
+                pairs = [(d, e) for d, a in enumerate(able[u]) for e, b in enumerate(able[v]) if a and b]
+                links = sorted({int(p.link_class[d, e]) for d, e in pairs if d != e})
+                known[key] = links, max((int(p.capacity[d]) for d, e in pairs if d == e), default=-1)
+            links, room = known[key]
+            together = self.group[u] is self.group[v]
+            pay = max(min((transfer[t][c] for c in links), default=INFINITE), self.edges.get((u, v), [0, 0])[1])
+            shared = together or resident[u] + resident[v] <= room
+            self.edges[u, v] = [0 if shared else pay, INFINITE if together else pay]
+
+    def child(self) -> Supposition:
+        """Return a copy in which more can be supposed."""
+        other = object.__new__(Supposition)
+        other.__dict__.update(self.__dict__)
+        other.time, other.head, other.tail = ([row[:] for row in rows] for rows in (self.time, self.head, self.tail))
+        other.edges = {pair: delays[:] for pair, delays in self.edges.items()}
+        other.group, other.apart = self.group[:], self.apart[:]
+        return other
+
+    def classes(self, v: int) -> list[int]:
+        """Return the classes of devices on which an op can run."""
+        return [c for c, ticks in enumerate(self.time[v]) if ticks is not None]
+
+    def fastest(self, v: int) -> Delay:
+        """Return the least ticks of an op."""
+        return min((ticks for ticks in self.time[v] if ticks is not None), default=INFINITE)
+
+    def least(self, far: list[list[Delay]], v: int) -> Delay:
+        """Return the least head (or tail) of an op over its classes."""
+        return min((far[v][c] for c in self.classes(v)), default=INFINITE)
+
+    def narrow(self, v: int, allowed: Collection[int] | None = None) -> None:
+        """Drop classes that are not allowed, and those on which an op cannot meet the horizon."""
+        row = self.time[v]
+        for c, ticks in enumerate(row):
+            if ticks is not None and (
+                (allowed is not None and c not in allowed) or self.head[v][c] + ticks + self.tail[v][c] > self.most
+            ):
+                row[c] = None
+        self.closed = self.closed or all(ticks is None for ticks in row)
+
+    def splits(self) -> set[tuple[int, int]]:
+        """Return the pairs of groups that cannot share a device, by their first ops, in both orders."""
+        found = {(self.group[u][0], self.group[v][0]) for u, v in self.apart}
+        return found | {(b, a) for a, b in found}
+
+    def neighbours(self, *, backwards: bool) -> Neighbours:
+        """Return the ops before each op (after it, read backwards) with the delays between them."""
+        found: Neighbours = {}
+        for (u, v), (free, pay) in self.edges.items():
+            found.setdefault(u if backwards else v, []).append((v if backwards else u, free, pay))
+        return found
+
+    # --- what is supposed, or follows ----------------------------------------------------------------
+
+    def join(self, u: int, v: int) -> None:
+        """Let two ops share a device, with all that share it already."""
+        members = self.group[u] if self.group[u] is self.group[v] else self.group[u] + self.group[v]
+        for w in members:
+            self.group[w] = members
+        if any(self.group[a] is self.group[b] for a, b in self.apart):
+            self.closed = True
+        for (a, b), delays in self.edges.items():
+            if self.group[a] is members and self.group[b] is members:
+                self.closed = self.closed or delays[0] > 0
+                delays[1] = INFINITE
+        for w in members:
+            self.narrow(w, [c for c in self.classes(w) if all(self.time[x][c] is not None for x in members)])
+
+    def separate(self, u: int, v: int) -> None:
+        """Let two ops be on two devices, with all that share theirs."""
+        self.closed = self.closed or self.group[u] is self.group[v]
+        self.apart.append((u, v))
+        sides = {self.group[u][0], self.group[v][0]}
+        for (a, b), delays in self.edges.items():
+            if {self.group[a][0], self.group[b][0]} == sides:
+                delays[0] = delays[1]
+
+    def precede(self, u: int, v: int) -> None:
+        """Let u end before v starts, on the device that they share."""
+        self.edges[u, v] = [self.edges.get((u, v), [0])[0], INFINITE]
+        order = _sorted(self.problem.num_ops, self.edges)
+        if order is None:
+            self.closed = True
+        else:
+            self.order = order
+
+    def must_share(self, u: int, v: int) -> bool:
+        """Whether the transfer of an edge would come too late, or both ops can use one and the same device only."""
+        pay = self.edges.get((u, v), [0, 0])[1]
+        for c in self.classes(u):
+            for d in self.classes(v):
+                if c == d and self.count[c] == 1:
+                    continue
+                total = self.head[u][c] + (self.time[u][c] or 0) + pay + (self.time[v][d] or 0) + self.tail[v][d]
+                if total <= self.most or (u, v) not in self.edges:
+                    return False
+        return True
+
+    def too_much(self, ops: list[int]) -> bool:
+        """Whether ops cannot all be on one device, in time or in memory."""
+        if sum(int(self.problem.resident[v]) for v in ops) > int(self.problem.capacity.max()):
+            return True
+        for c in range(len(self.count)):
+            ticks = [self.time[v][c] for v in ops]
+            total = sum(INFINITE if t is None else t for t in ticks)
+            if total + min(self.head[v][c] for v in ops) + min(self.tail[v][c] for v in ops) <= self.most:
+                return False
+        return True
+
+
+def _sorted(count: int, edges: Iterable[tuple[int, int]]) -> list[int] | None:
+    """Return 0..count-1 such that every edge goes forwards, None if there is a cycle."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(edges)
+    try:
+        return list(nx.topological_sort(graph))
+    except nx.NetworkXUnfeasible:
+        return None

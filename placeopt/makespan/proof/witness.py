@@ -1,0 +1,154 @@
+"""The witness of a bound on the makespan, or on the loads of devices: steps from "suppose a better solution" to a contradiction."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.bounds.communication import heads_tails
+from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE
+from placeopt.makespan.proof.closing import Columns, overfull_window, pigeonhole
+from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
+from placeopt.makespan.proof.fronts import front_step
+from placeopt.makespan.proof.lemmas import sweep
+from placeopt.makespan.proof.supposition import Supposition
+from placeopt.model.arrays import frozen
+from placeopt.model.witness import Belief, Witness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from placeopt.makespan.proof.derivation import Choice
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.model.witness import Step
+
+    Table = NDArray[np.int64]
+
+SMALL = 40
+"""Ops up to which lemmas are looked for without knowing what they prove, and cases are told apart."""
+
+MOST_CASES = 5000
+
+LARGEST = 2**50
+"""Ticks beyond which no lemmas are looked for: they are found in floating point, which is exact below."""
+
+
+def makespan_witness(problem: PlacementProblem, bound: int, method: str, seconds: float) -> Witness:
+    """Return what proves that no schedule is shorter than `bound`, or than as much of it as can be shown.
+
+    Propagation and, for small problems, cases come first, then fronts, whose statements have to be believed. What neither
+    shows is lowered to the best bound that propagation finds by itself.
+
+    Parameters
+    ----------
+    bound, method : a bound in ticks that is known to hold, and what found it.
+    seconds : time for fronts and cases.
+    """
+    end = time.perf_counter() + max(seconds, 1.0)
+    for claim in dict.fromkeys((bound, 0)):
+        aim = claim or _propagated(problem, bound)
+        if aim <= 0:
+            break
+        found = _steps(problem, aim - 1, end, cases=claim > 0)
+        if found is not None:
+            steps, beliefs = found
+            return Witness(aim, method if claim else "propagation", {"steps": steps}, beliefs)
+    return Witness(0, "none", {"steps": []})
+
+
+def load_witness(problem: PlacementProblem, bound: int, method: str) -> Witness:
+    """Return what proves that some device has a load of at least `bound`, whatever the order of ops and their transfers.
+
+    Weights of classes of devices, or pigeonholes; what they do not show is lowered to what they do.
+    """
+    choices = class_choices(problem, Supposition(problem, bound, edges=False))
+    low, high, best = 0, bound, Witness(0, "none", {"steps": []})
+    while low < high:  # what closes for a bound closes for a smaller one: bisection, the bound itself first
+        middle = bound if high == bound else (low + high + 1) // 2
+        steps = _load_steps(Supposition(problem, middle - 1, edges=False), choices)
+        if steps is None:
+            high = middle - 1
+        else:
+            low, best = middle, Witness(middle, method if middle == bound else "load", {"steps": steps})
+    return best
+
+
+def _load_steps(state: Supposition, choices: list[Choice]) -> list[Step] | None:
+    """Return steps by which the loads of devices refute a supposition without edges, None if they do not."""
+    steps: list[Step] = [["sweep", 0, sweep(state, backwards=False)]]
+    if state.closed:
+        return steps
+    for members in {id(x): x for x in state.group}.values():
+        if len(members) > 1 and state.too_much(members):
+            return [*steps, ["apart", members[0], members[1], members]]
+    columns = Columns(state)
+    step = pigeonhole(columns) or overfull_window(columns, choices)
+    return None if step is None else [*steps, step]
+
+
+def _steps(problem: PlacementProblem, most: int, end: float, *, cases: bool) -> tuple[list[Step], tuple[Belief, ...]] | None:
+    """Return steps that refute a horizon, and what they believe; None if none were found."""
+    if most >= LARGEST:
+        return None
+    state = Supposition(problem, most)
+    small = problem.num_ops <= SMALL
+    goals = None if small else goals_of(problem, state)
+    effort = Effort(MOST_CASES if small and cases else 1, end if cases else math.inf, class_choices(problem, state), goals)
+    try:
+        return derive(state, effort), ()
+    except OutOfReachError:
+        return _by_fronts(problem, most, end) if cases else None
+
+
+def _by_fronts(problem: PlacementProblem, most: int, end: float) -> tuple[list[Step], tuple[Belief, ...]] | None:
+    """Raise heads and tails, then let fronts close the supposition."""
+    state, steps = Supposition(problem, most), []
+    goals = None if problem.num_ops <= SMALL else goals_of(problem, state)(state)
+    for backwards in (False, True):
+        lemmas = sweep(state, backwards=backwards, goal=None if goals is None else goals[backwards])
+        steps.append(["sweep", int(backwards), lemmas])
+    analysis = Analysis(problem, seconds=max(1.0, end - time.perf_counter()), upper=most + 1)
+    analysis.run_all(COMBINATORIAL, optional=True)
+    found = front_step(state, analysis, analysis.best()[0], end)
+    return None if found is None else ([*steps, found[0]], found[1])
+
+
+def _propagated(problem: PlacementProblem, bound: int) -> int:
+    """Return the best combinatorial bound, at most `bound`."""
+    analysis = Analysis(problem, seconds=20.0, upper=bound)
+    analysis.run_all(COMBINATORIAL, optional=True)
+    return min(bound, analysis.best()[0])
+
+
+def class_choices(problem: PlacementProblem, state: Supposition) -> list[Choice]:
+    """Return weights of classes worth trying in windows: all equal, the load bound's, each class on its own."""
+    none = np.zeros(len(state.count), dtype=np.int64)
+    choices = [(np.ones_like(none), none)]
+    if len(state.count) > 1:
+        analysis = Analysis(problem, seconds=5.0)
+        weights = analysis.load.weights
+        choices.append((np.array([weights[analysis.relaxation.class_of[state.kind.index(c)]] for c in range(len(none))]), none))
+        choices += [(unit, none) for unit in np.eye(len(none), dtype=np.int64)]
+    return choices
+
+
+def goals_of(problem: PlacementProblem, state: Supposition) -> Callable[[Supposition], tuple[Table, Table]]:
+    """Return a function that finds heads and tails of a state by the kernels of `placeopt.makespan.bounds.communication`."""
+    analysis = Analysis(problem, seconds=20.0)
+    relaxation = analysis.relaxation
+    column = [int(relaxation.class_of[state.kind.index(c)]) for c in range(len(state.count))]
+    pairs = list(zip(relaxation.source.tolist(), relaxation.target.tolist(), strict=True))
+
+    def goals(now: Supposition) -> tuple[Table, Table]:
+        delays = np.array([[min(x, IMPOSSIBLE) for x in now.edges[pair]] for pair in pairs], dtype=np.int64).reshape(-1, 2)
+        found = heads_tails(replace(relaxation, free=frozen(delays[:, 0].copy()), pay=frozen(delays[:, 1].copy())))
+        return found.head[:, column], found.tail[:, column]
+
+    return goals

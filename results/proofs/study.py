@@ -1,0 +1,170 @@
+"""Proofs of the archive and of the published optima: one command makes them, has them checked, and tampers with them.
+
+    PLACEOPT_DATA=../shared/data python results/proofs/study.py [STAGE ...]
+
+Stages: archive (a proof for every entry of results/best-known.json, with its problem), optima (for every row of
+results/exact/optima.csv: placement, schedule and witness; the problem is joined from PLACEOPT_DATA, which is not ours to
+redistribute), tampering (1000 proofs that were tampered with, all of which have to be refused). Each writes a CSV;
+`tables.md` is drawn from them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from placeopt.certify.proof import finished, prove, write_proof
+from placeopt.certify.verify import verify
+from placeopt.experiments.archive import read_archive
+from placeopt.experiments.cell import unpack_placement
+from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
+from placeopt.io.serialize import to_dict
+from placeopt.model.budget import Budget
+from placeopt.model.files import write_bytes, write_text
+from placeopt.solving.registry import make_solver
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "proofs")]
+
+from exact_instances import known_optima  # noqa: E402 - tests/ is no package
+
+CHECKER = ROOT / "tools" / "check_proof.py"
+TAMPERED, SEED = 1000, 17
+Row = dict[str, Any]
+
+
+def archive() -> list[Row]:
+    """A proof of every entry of the archive, with its problem."""
+    rows = []
+    for record in read_archive(ROOT / "results" / "best-known.json").values():
+        problem, placement = record.load(), unpack_placement(record.placement)
+        known = verify(problem, placement, seconds=0.0, queue=record.queue or None)
+        claim = replace(known, lower_bound=record.lower_bound, bound_method=record.bound_method)
+        name = record.instance.removeprefix("gen:").replace("?", "-").replace("&", "-").replace("=", "")
+        rows.append(_made(record.instance, problem, placement, claim, HERE / "archive" / f"{name}.json.gz"))
+    return rows
+
+
+def optima() -> list[Row]:
+    """A proof of every published optimum; committed without its problem."""
+    rows, kept = [], {}
+    for problem, optimum in known_optima(data_folder()):
+        result = make_solver("cp-sat").solve(problem, Budget(seconds=60), seed=0)
+        assert result.value == optimum, (problem.name, result.value, optimum)
+        known = verify(problem, result.solution, seconds=0.0, queue=result.queue)
+        claim = replace(known, lower_bound=optimum, bound_method="derivation")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "proof.json.gz"
+            rows.append(_made(problem.name, problem, result.solution, claim, path))
+            proof = json.loads(gzip.decompress(path.read_bytes()))
+        del proof["problem"], proof["digest"]
+        kept[problem.name] = {"problem_hash": problem.hash, **proof}
+    content = json.dumps(kept, separators=(",", ":"), sort_keys=True).encode()
+    write_bytes(HERE / "optima.json.gz", gzip.compress(content, mtime=0))
+    return rows
+
+
+def joined(problem: Any, kept: Row) -> Row:
+    """Return a whole proof: what is committed, with the problem."""
+    parts = {key: x for key, x in kept.items() if key != "problem_hash"}
+    plain = {key: x for key, x in to_dict(problem).items() if key not in ("format", "version", "tick_seconds")}
+    return finished({**parts, "problem": plain})
+
+
+def _made(name: str, problem: Any, placement: Any, claim: Any, path: Path) -> Row:
+    started = time.process_time()
+    proof = prove(problem, placement, claim, seconds=120.0)
+    found = time.process_time() - started
+    write_proof(path, proof)
+    started = time.process_time()
+    code = load_checker().main(str(path))
+    return {
+        "instance": name,
+        "ops": problem.num_ops,
+        "value": proof["value"],
+        "bound": proof["lower_bound"],
+        "archived_bound": claim.lower_bound,
+        "steps": json.dumps(proof["witness"]).count('["'),
+        "cases": json.dumps(proof["witness"]).count('"branch"'),
+        "believed": len(proof["believed"]),
+        "witness_bytes": len(json.dumps(proof["witness"])),
+        "proof_cpu_seconds": round(found, 2),
+        "check_cpu_seconds": round(time.process_time() - started, 2),
+        "verdict": "accepted" if code == 0 else "refused",
+    }
+
+
+def tampering() -> list[Row]:
+    """Proofs of both tables, changed; a change that leaves a proof right is not counted."""
+    from tampering import KINDS, tampered
+
+    checker = load_checker()
+    proofs = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted((HERE / "archive").glob("*.gz"))]
+    kept = json.loads(gzip.decompress((HERE / "optima.json.gz").read_bytes()))
+    proofs += [joined(problem, kept[problem.name]) for problem, _ in known_optima(data_folder())]
+    rng, count, tried = random.Random(SEED), 0, 0
+    verdicts: Counter[tuple[str, str]] = Counter()
+    while count < TAMPERED:
+        kind, tried = KINDS[tried % len(KINDS)], tried + 1
+        changed = tampered(rng.choice(proofs), kind, rng)
+        if changed is None:
+            continue
+        count += 1
+        try:
+            checker.check(checker.parse(json.dumps(changed)))
+            verdicts[kind, "accepted"] += 1
+        except checker.FalseStatementError:
+            verdicts[kind, "refused"] += 1
+        except Exception:
+            verdicts[kind, "no proof"] += 1
+    return [
+        {"kind": kind, "tampered": sum(verdicts[kind, x] for x in ("refused", "no proof", "accepted")),
+         **{x: verdicts[kind, x] for x in ("refused", "no proof", "accepted")}}
+        for kind in KINDS
+    ]  # fmt: skip
+
+
+def load_checker() -> Any:
+    """Return the checker as a module; it imports nothing of the project."""
+    spec = importlib.util.spec_from_file_location("check_proof", CHECKER)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+STAGES = {"archive": archive, "optima": optima, "tampering": tampering}
+
+
+def main(names: list[str]) -> None:
+    """Run stages and draw the tables."""
+    for name in names or list(STAGES):
+        write_csv(HERE / f"{name}.csv", STAGES[name]())
+        print(f"{name}.csv written")
+    lines = ["# Tables", "", "Drawn by `study.py` from the CSV files of this folder. See README.md.", ""]
+    for name, stage in STAGES.items():
+        rows = read_csv(HERE / f"{name}.csv")
+        lines += [f"## {name}", "", str(stage.__doc__), ""]
+        if name == "optima" and rows:
+            accepted = sum(row["verdict"] == "accepted" for row in rows)
+            believed, cases = (sum(int(row[key]) for row in rows) for key in ("believed", "cases"))
+            lines += [f"{accepted} of {len(rows)} accepted, {believed} statements believed, {cases} branches in all.", ""]
+            rows = sorted(rows, key=lambda row: -int(row["cases"]))[:12]
+        if rows:
+            lines += [*markdown_table(list(rows[0]), [list(row.values()) for row in rows]), ""]
+    write_text(HERE / "tables.md", "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
