@@ -371,6 +371,8 @@ def check(data):  # check one proof; return what it claims and what had to be be
         raise UnreadableError(f"expected a placeopt-proof, version 1, with {FIELDS}")
     text = json.dumps({key: x for key, x in data.items() if key != "digest"}, sort_keys=True, separators=(",", ":"))
     demand(hashlib.sha256(text.encode()).hexdigest() == data["digest"], "the digest is that of the content")
+    if type(data["version"]) is not int or type(data["believed"]) is not list or type(data["schedule"]) is not dict:
+        raise UnreadableError("version, believed, schedule: expected a whole number, a list, an object")
     reader, value_of, prove = KINDS[data["objective"]]
     problem, believed = reader(data["problem"]), []
     value, bound, found = ints(data["value"]), ints(data["lower_bound"]), value_of(problem, data["solution"], data["schedule"])

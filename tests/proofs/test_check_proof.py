@@ -170,6 +170,12 @@ def test_the_digest_is_checked():
     assert verdict(finished(data)) == 0
 
 
+@pytest.mark.parametrize(("key", "value"), [("version", True), ("believed", {}), ("schedule", []), ("witness", None)])
+def test_entries_of_another_type_are_refused(key, value):
+    """Also where they would compare equal: true is not 1, and an empty object no empty list."""
+    assert verdict(finished({**archive()["resnet50.json.gz"], key: value})) == 2
+
+
 # --- against brute force --------------------------------------------------------------------------------
 
 
