@@ -76,8 +76,9 @@ class Columns:
         length = (ends - begin)[:, None, None]
         left, right = self.head + self.time - begin, self.tail + self.time - self.state.most
         inside = np.minimum(np.minimum(self.time, left)[None], np.minimum(length, ends[:, None, None] + right[None]))
-        work = np.zeros((len(ends), *self.possible.shape))
-        np.add.at(work, (slice(None), self.item), np.where(self.on, np.maximum(inside, 0), 0).astype(np.float64))
+        work = np.zeros((len(self.possible), len(ends), self.possible.shape[1]))
+        np.add.at(work, self.item, np.where(self.on, np.maximum(inside, 0), 0).astype(np.float64).swapaxes(0, 1))
+        work = work.swapaxes(0, 1)
         cost = work * weights + self.resident[:, None].astype(np.float64) * prices
         return np.where(self.possible, cost, np.inf).min(axis=2).sum(axis=1)
 

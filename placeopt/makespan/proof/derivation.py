@@ -128,14 +128,11 @@ def propagate(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
 def _close(state: Supposition, effort: Effort, steps: list[Step]) -> bool:
     """Look for a step that closes the supposition as it is."""
     columns = Columns(state)
-    for found in (lambda: pigeonhole(columns), lambda: late_and_early(columns),
-                  lambda: overfull_window(columns, effort.choices)):  # fmt: skip
-        step = found()
-        if step is not None:
-            steps.append(step)
-            state.closed = True
-            return True
-    return False
+    step = pigeonhole(columns) or late_and_early(columns) or overfull_window(columns, effort.choices)
+    if step is not None:
+        steps.append(step)
+        state.closed = True
+    return step is not None
 
 
 def _share_or_not(state: Supposition, steps: list[Step]) -> bool:

@@ -86,7 +86,8 @@ class Supposition:
         """Return a copy in which more can be supposed."""
         other = object.__new__(Supposition)
         other.__dict__.update(self.__dict__)
-        other.time, other.head, other.tail = ([row[:] for row in rows] for rows in (self.time, self.head, self.tail))
+        other.time = [row[:] for row in self.time]
+        other.head, other.tail = [row[:] for row in self.head], [row[:] for row in self.tail]
         other.edges = {pair: delays[:] for pair, delays in self.edges.items()}
         other.group, other.apart = self.group[:], self.apart[:]
         return other
