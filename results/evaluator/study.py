@@ -1,24 +1,32 @@
 """Speed of the evaluator against the number of ops, the batch and the execution model.
 
-Run `python results/evaluator/study.py` (one minute). Writes speed.csv, speed.png and README.md beside this file. Times are
-the best of several rounds after a warm-up, on one core unless the row says two; random graphs with 2 edges an op that
+Run `python results/evaluator/study.py` (one minute). Writes speed.csv, heft.csv, speed.png and README.md beside this file. Times
+are the best of several rounds after a warm-up, on one core unless the row says two; random graphs with 2 edges an op that
 span at most 50 positions, costs 1..100, random placements.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 
 import placeopt as po
-from placeopt.experiments.studies import write_csv
+from placeopt.experiments.studies import fastest, write_csv
 from placeopt.makespan.evaluate import warm_up
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
+from placeopt.solvers.heuristics.context import Context
+from placeopt.solvers.heuristics.list_scheduling import heft_plan
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tests" / "benchmarks"))
+
+from python_heft import schedule  # noqa: E402 - tests/ is no package
+from test_heft_speed import layered  # noqa: E402
+
 SIZES = ((100, 4), (200, 4), (1000, 8), (3000, 8), (10_000, 16), (30_000, 32), (100_000, 64))
 ROUNDS, WORK = 7, 400_000  # op evaluations per round
 
@@ -34,8 +42,22 @@ def main() -> None:
         for threads in (1, 2):
             rows.append(measure(1000, 8, "fifo", "none", threads=threads, batch=batch))
     write_csv(HERE / "speed.csv", rows)
+    write_csv(HERE / "heft.csv", [heft()])
     draw(rows)
     write_page(rows)
+
+
+def heft(n: int = 5000, k: int = 8) -> dict[str, object]:
+    """Return the milliseconds of processor time of HEFT, compiled and in plain Python, which give the same schedule."""
+    problem = layered(n, k)
+    heft_plan(Context(layered(50, k)))
+    plan, (_, _, finish) = heft_plan(Context(problem)), schedule(problem)
+    if plan.finish.max() != max(finish):
+        raise RuntimeError("the two schedules differ")
+    return {
+        "ops": n, "devices": k, "compiled_ms": round(1e3 * fastest(lambda: heft_plan(Context(problem)), 20), 2),
+        "plain_ms": round(1e3 * fastest(lambda: schedule(problem), 3), 1),
+    }  # fmt: skip
 
 
 def measure(n: int, k: int, queue: str, contention: str, *, threads: int, batch: int | None = None) -> dict[str, object]:

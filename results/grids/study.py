@@ -1,7 +1,8 @@
 """What a grid costs beside its solvers: overhead per cell, two cores against one, and the report of 100,000 runs.
 
-Run `python results/grids/study.py` (three minutes). Writes overhead.csv and README.md beside this file. Every grid runs in a
-temporary folder, through the same call as `placeopt bench`, with the results synced to disk after every cell.
+Run `python results/grids/study.py` (three minutes). Writes overhead.csv, two_cores.csv, report.csv and README.md
+beside this file. Every grid runs in a temporary folder, through the same call as `placeopt bench`, with the results
+synced to disk after every cell.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def main() -> None:
         report = report_time(Path(folder) / "many")
         sync = sync_time(Path(folder) / "sync")
     write_csv(HERE / "overhead.csv", short)
+    write_csv(HERE / "two_cores.csv", list(long), 3)
+    write_csv(HERE / "report.csv", [{"rows": ROWS, **report, "sync_ms": sync}], 3)
     write_page(short, long, report, sync)
 
 

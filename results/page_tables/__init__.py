@@ -1,0 +1,21 @@
+"""The tables of the pages, by name: each a function from the CSV files to lines of Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from page_tables import front_page, own_systems, placement_systems, scheduling_systems, studies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from page_tables.source import Source
+
+TABLES: dict[str, Callable[[Source], list[str]]] = {
+    **front_page.TABLES,
+    **placement_systems.TABLES,
+    **scheduling_systems.TABLES,
+    **own_systems.TABLES,
+    **studies.TABLES,
+}
+"""Name: what draws it."""

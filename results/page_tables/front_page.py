@@ -1,0 +1,106 @@
+"""Tables of README.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from page_tables.source import Source, listed, seconds, table, times, value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LETTERS = ("A", "B", "C", "D")
+SHAPES = ("V", "K", "X", "M", "NN")
+
+
+def compared(source: Source) -> list[str]:
+    """What stands beside published systems, one line each."""
+    optima = source.rows("exact/optima.csv")
+    proved = [row for row in optima if row["status"] == "optimal" and float(row["value"]) == float(row["published"])]
+    spent = sum(float(row["seconds"]) for row in optima)
+    block = source.row("exact/doppler.csv", instance="llama_block 4 devices none")
+    gnmt, inception = (
+        source.row("exact/chain.csv", instance=f"layer_{name}_inference") for name in ("gnmt", "inceptionv3")
+    )
+    program = [source.reference("Tarnawski et al.", f"chain {what}", f"layer_{name}_inference")
+               for name in ("gnmt", "inceptionv3") for what in ("CPU seconds", "memory")]  # fmt: skip
+    resnet = source.row("exact/latency.csv", instance="layer_resnet50_inference")
+    bert = source.row("exact/pipeline.csv", instance="operator_bert_l-12_inference")
+    doppler = [source.reference("Doppler", what, "llama_block") for what in ("critical path", "cross-entropy")]
+    return table(["", "printed or stored", "run here", "placeopt"], [
+        ["makespans of small task graphs", f"{len(optima)} optima", "-",
+         f"{len(proved)} proved, {seconds(spent)} s together"],
+        ["Doppler's Llama block, 4 devices", "-",
+         f"critical path {value(doppler[0])}, cross-entropy {value(doppler[1])}", certified(block)],
+        ["optimal pipeline split of GNMT (Tarnawski et al.)", "-",
+         f"{seconds(program[0])} CPU s, {value(program[1])} MB",
+         f"{seconds(float(gnmt['cpu_seconds']))} CPU s, {value(float(gnmt['extra_mb']))} MB"],
+        ["the same of Inception-V3", "-", f"did not finish ({seconds(program[2])} s, {value(program[3])} MB)",
+         f"{seconds(float(inception['cpu_seconds']))} CPU s, {value(float(inception['extra_mb']))} MB"],
+        ["latency of ResNet-50's layers on 14 accelerators", "-",
+         f"the authors' greedy {value(float(resnet['authors_greedy']))}", certified(resnet)],
+        ["BERT-12's operators on 6 accelerators, any split, period", "-",
+         f"plain CP-SAT {value(float(bert['plain_cp_sat']))}, bound {value(float(bert['plain_cp_sat_bound']))}",
+         certified(bert)],
+        ["PAC-ML, blocking rates on deadlines A, B, C, D, its split rule",
+         listed(source.references("PAC-ML", "blocking of the best checkpoint", LETTERS)),
+         "constant degree: " + listed(blocking(source, "published", "constant-degree")),
+         "`rollout`: " + listed(blocking(source, "published", "rollout"))],
+    ])  # fmt: skip
+
+
+def certified(row: dict[str, str]) -> str:
+    """Return a value and what is proved of it."""
+    found = value(float(row["value"]))
+    return f"{found}, proved optimal" if row["status"] == "optimal" else f"{found}, bound {value(float(row['bound']))}"
+
+
+def blocking(source: Source, rule: str, policy: str) -> list[float]:
+    """Return the blocking rates of a policy on the four distributions of deadlines."""
+    return [source.number(f"job_streams/{rule}.csv", "blocking", beta=beta, policy=policy) for beta in LETTERS]
+
+
+def repetends(source: Source) -> list[str]:
+    """CPU seconds of the search for a repetend without a memory cap."""
+    ours = {
+        solver: [source.number("pipeline/solvers.csv", "cpu", shape=shape, devices=4, solver=solver) for shape in SHAPES]
+        for solver in ("tessel", "repetend")
+    }
+    return table(["placement shape", *SHAPES], [
+        ["the authors' code in its fast mode, run here",
+         *map(seconds, source.references("Tessel", "CPU seconds without a cap", SHAPES))],
+        ["`tessel` (the same enumeration, on CP-SAT)", *map(seconds, ours["tessel"])],
+        ["`repetend` (modulo scheduling)", *map(seconds, ours["repetend"])],
+    ])  # fmt: skip
+
+
+def evaluator(source: Source) -> list[str]:
+    """Times of the evaluator."""
+    file = "evaluator/speed.csv"
+
+    def one(ops: int, queue: str = "fifo", contention: str = "none", batch: int = 0) -> float:
+        rows = source.rows(file, ops=ops, queue=queue, contention=contention, threads=1)
+        return float(next(row for row in rows if not batch or int(row["batch"]) == batch)["microseconds"])
+
+    size = source.row(file, ops=100_000, queue="fifo", contention="none")
+    thousand = [one(1000), one(1000, "priority"), one(1000, contention="pair")]
+    threads = {int(row["threads"]): float(row["microseconds"]) for row in source.rows(file, ops=1000, batch=1024)}
+    heft = source.row("evaluator/heft.csv")
+    return table(["", "time"], [
+        ["one evaluation, 1000 ops, 8 devices: `fifo`, `priority`, one channel per pair", f"{listed(thousand, whole)} us"],
+        ["one evaluation, 200 ops, 4 devices", f"{whole(one(200))} us"],
+        [f"one evaluation, 100 000 ops, {size['devices']} devices", f"{whole(float(size['microseconds']) / 1e3)} ms"],
+        ["a batch on both cores, relative to one", f"{times(threads[1] / threads[2])} times as fast"],
+        [f"HEFT on {heft['ops']} ops: ours, the same in plain Python",
+         f"{value(float(heft['compiled_ms']))} ms, {whole(float(heft['plain_ms']))} ms"],
+    ])  # fmt: skip
+
+
+def whole(x: float) -> str:
+    """Write a time in small units: no decimals."""
+    return f"{x:.0f}"
+
+
+TABLES: dict[str, Callable[[Source], list[str]]] = {
+    "compared": compared, "repetends": repetends, "evaluator": evaluator,
+}  # fmt: skip

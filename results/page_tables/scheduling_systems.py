@@ -1,0 +1,156 @@
+"""Tables of results/README.md about schedules and streams: Tessel, PAC-ML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from page_tables.front_page import LETTERS, SHAPES, blocking
+from page_tables.placement_systems import HEADS
+from page_tables.source import Source, bullets, floats, listed, percent, seconds, span, table, times, value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from page_tables.source import Line
+
+SIZES = (4, 8, 16, 32)
+MODELS = ("GPT", "mT5", "Flava")
+COMMAND = "`python results/pipeline/study.py`"
+
+
+def periods(source: Source, sizes: tuple[int, ...]) -> tuple[list[Line], list[Line], list[Line]]:
+    """Return the cells of minimum periods: those proved, those proved infeasible, and the others."""
+    rows = [row for size in sizes for row in source.rows(f"pipeline/periods{size}.csv")]
+    proved = [row for row in rows if row["status"] == "proved"]
+    infeasible = [row for row in rows if row["status"].startswith("infeasible")]
+    return proved, infeasible, [row for row in rows if row not in proved and row not in infeasible]
+
+
+def period_cells(source: Source, sizes: tuple[int, ...]) -> str:
+    """Return what is proved of the minimum periods."""
+    proved, infeasible, left = periods(source, sizes)
+    known = f"{len(proved) + len(infeasible) + len(left)} cells: {len(proved)} proved"
+    return known + (f", {len(infeasible)} proved infeasible" if infeasible else "")
+
+
+def open_cells(source: Source, sizes: tuple[int, ...]) -> str:
+    """Return the periods that are not proved."""
+    return "; ".join(
+        f"{row['shape']} on {row['devices']} at {row['capacity']}: [{value(float(row['bound']))}, {value(float(row['period']))}]"
+        for row in periods(source, sizes)[2]
+    ) or "met"  # fmt: skip
+
+
+def cpu_of(source: Source, devices: int, solver: str) -> list[float]:
+    """Return the CPU seconds of a solver without a memory cap, shape by shape."""
+    return [source.number("pipeline/solvers.csv", "cpu", shape=shape, devices=devices, solver=solver) for shape in SHAPES]
+
+
+def models(source: Source) -> list[Line]:
+    """Return the rows of whole models in training, those that fit."""
+    return [row for size in SIZES for row in source.rows(f"pipeline/models{size}.csv") if row["throughput"]]
+
+
+def speed_up(source: Source, model: str | None = None) -> list[float]:
+    """Return throughputs over 1F1B."""
+    mine = {(row["model"], row["devices"], row["method"]): float(row["throughput"]) for row in models(source)}
+    return [mine[name, size, "best found"] / mine[name, size, "1F1B"] for name, size, method in mine
+            if method == "1F1B" and model in (None, name)]  # fmt: skip
+
+
+def gaps_of_cuts(source: Source) -> list[tuple[float, Line]]:
+    """Return the gaps of what was found, each to the bound for its own cut, the widest last."""
+    found = [(float(row["gap_of_cuts"]), row) for row in models(source) if row["method"] == "best found"]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def lower_latency(source: Source) -> list[tuple[float, Line]]:
+    """Return by how much the latency in a full pipeline is below a plain one's, where it is."""
+    rows = [row for size in SIZES for row in source.rows(f"pipeline/inference{size}.csv") if row["shape"] != "V"]
+    both = [(1 - float(row["latency_at_common_ms"]) / float(row["latency_of_v_ms"]), row) for row in rows
+            if row["latency_at_common_ms"] and row["latency_of_v_ms"]]  # fmt: skip
+    return [(gain, row) for gain, row in both if gain > 0.01]
+
+
+def named(pairs: list[tuple[float, Line]]) -> str:
+    """Return shares with what they are of."""
+    return ", ".join(f"{row['model']} ({row['shape']}) on {row['devices']}: {percent(gain)}" for gain, row in pairs)
+
+
+def tessel_misses(source: Source) -> list[str]:
+    """What falls short of Tessel."""
+    wide, row = gaps_of_cuts(source)[-1]
+    return bullets([
+        f"Training throughput over 1F1B is {span(speed_up(source), times)} times, far below the printed "
+        f"{times(source.reference('Tessel', 'training throughput over 1F1B', '4 to 32 devices'))}: 1F1B is tuned too, and sizes "
+        "are such that it fits.",
+        "Whole models: gaps and ratios hold for the cut that was found, which a time limit decides; no claim over all cuts. The "
+        f"widest for its cut is {percent(wide)} ({row['model']} on {row['devices']} devices).",
+        f"Not proved: {open_cells(source, (16, 32))}.",
+    ])  # fmt: skip
+
+
+def tessel(source: Source) -> list[str]:
+    """Tessel: search, periods, makespans, whole models."""
+    fast = listed(source.references("Tessel", "CPU seconds without a cap", SHAPES), seconds)
+    spans = [source.row("pipeline/makespans.csv", shape=shape, capacity="none") for shape in SHAPES]
+    three = source.row("pipeline/periods4.csv", shape="V", capacity=3)
+    per_cut = [gap for gap, _ in gaps_of_cuts(source)]
+    return table(HEADS, [
+        ["search for a repetend without a memory cap, 4 devices: " + ", ".join(SHAPES), "-",
+         f"the authors' code in its fast mode: {fast} CPU s",
+         f"`repetend` {listed(cpu_of(source, 4, 'repetend'), seconds)} CPU s; `tessel` "
+         f"{listed(cpu_of(source, 4, 'tessel'), seconds)}", "met", COMMAND],
+        ["the same on 8 devices", "-", "not within a minute",
+         f"`repetend` {span(cpu_of(source, 8, 'repetend'), seconds)} CPU s", "met", COMMAND],
+        ["minimum period under a memory cap, K = 1: 4, 6 and 8 devices", "-", "-", period_cells(source, (4, 6, 8)),
+         open_cells(source, (4, 6, 8)), COMMAND],
+        ["the same on 16 devices, and V and X on 32", "-", "-", period_cells(source, (16, 32)),
+         open_cells(source, (16, 32)), COMMAND],
+        ["V with room for 3 micro-batches, any number per repetend", "-", f"{value(float(three['period']))} with K = 1",
+         f"{value(float(three['any_k']))} with K = {three['any_k_size']}", value(float(three["any_k_bound"])), COMMAND],
+        ["makespan of 128 micro-batches: " + ", ".join(SHAPES), "-", listed(floats(spans, "best_known")),
+         listed(floats(spans, "makespan")), listed(floats(spans, "bound")), COMMAND],
+        ["training throughput over 1F1B, 4 to 32 devices",
+         f"up to {times(source.reference('Tessel', 'training throughput over 1F1B', '4 to 32 devices'))} times (measured)", "-",
+         f"{span(speed_up(source), times)} times (simulated)", f"for the cut that was found: gaps of {span(per_cut, percent)}",
+         COMMAND],
+        ["latency in a full pipeline against a plain one",
+         f"up to {percent(source.reference('Tessel', 'inference latency below a plain pipeline'))} lower (measured)", "-",
+         f"lower: {named(lower_latency(source))}; others not (simulated)", "-", COMMAND],
+    ])  # fmt: skip
+
+
+def streams_misses(source: Source) -> list[str]:
+    """What falls short of PAC-ML."""
+    best = source.references("PAC-ML", "blocking of the best checkpoint", LETTERS)
+    rollout, learned = (blocking(source, "published", policy) for policy in ("rollout", "policy-degree"))
+    lost = [f"{letter} ({value(mine)} against {value(theirs)})"
+            for letter, mine, theirs in zip(LETTERS, rollout, best, strict=True) if mine > theirs]  # fmt: skip
+    behind = [letter for letter, mine, theirs in zip(LETTERS, learned, best, strict=True) if mine > theirs]
+    return bullets([
+        f"Under the published split rule `rollout` blocks more than PAC-ML's best checkpoint on {', '.join(lost) or 'none'}; the "
+        f"learned `policy-degree` on {', '.join(behind) or 'none'}.",
+    ])  # fmt: skip
+
+
+def streams(source: Source) -> list[str]:
+    """PAC-ML: blocking rates under both split rules."""
+    def ours(rule: str) -> str:
+        return "; ".join(f"`{policy}` {listed(blocking(source, rule, policy))}" for policy in ("rollout", "policy-degree"))
+
+    command = "`python results/job_streams/study.py`"
+    return table(HEADS, [
+        ["blocking on deadlines A, B, C, D, the published split rule",
+         listed(source.references("PAC-ML", "blocking of the best checkpoint", LETTERS)) + " (best checkpoint)",
+         f"constant degree {listed(blocking(source, 'published', 'constant-degree'))}", ours("published"),
+         listed(blocking(source, "published", "offline bound")), command],
+        ["the same cluster under a uniform split rule (not the authors')", "-",
+         f"constant degree 8: {listed(blocking(source, 'uniform', 'constant-degree:8'))}", ours("uniform"),
+         listed(blocking(source, "uniform", "offline bound")), command],
+    ])  # fmt: skip
+
+
+TABLES: dict[str, Callable[[Source], list[str]]] = {
+    "tessel-misses": tessel_misses, "tessel": tessel, "streams-misses": streams_misses, "streams": streams,
+}  # fmt: skip

@@ -1,0 +1,88 @@
+"""Pages that a study writes as a whole are what it would write from its committed CSV files."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from placeopt.experiments.studies import read_csv
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def load(name):
+    """Import a study's script under a name of its own."""
+    spec = importlib.util.spec_from_file_location(f"{name}_study", RESULTS / name / "study.py")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows(name, file):
+    """Return the rows of a study's CSV file; empty cells are None."""
+    return [{key: None if x == "" else x for key, x in row.items()}
+            for row in read_csv(RESULTS / name / f"{file}.csv", numbers=True)]  # fmt: skip
+
+
+def evaluator(study):
+    """Write the page of the evaluator's speed."""
+    study.write_page(rows("evaluator", "speed"))
+
+
+def grids(study):
+    """Write the page of what a grid costs."""
+    report = rows("grids", "report")[0]
+    study.write_page(rows("grids", "overhead"), rows("grids", "two_cores"), report, report["sync_ms"])
+
+
+def start(study):
+    """Write the page of the first run."""
+    study.write_page(rows("start", "groups"), rows("start", "command"))
+
+
+def search(study):
+    """Write the page of searches at equal evaluations."""
+    parts = [rows("search", file) for file in ("table", "post", "doppler", "throughput")]
+    study.write_page(*parts, (10, 10), study.EVALUATIONS, 0)
+
+
+def policy(study):
+    """Write the page of the policies."""
+    names = ("doppler", "ablation", "transfer", "published", "throughput")
+    study.write_page({name: read_csv(RESULTS / "policy" / f"{name}.csv", numbers=True) for name in names}, 0)
+
+
+def differing(name, write, folder):
+    """Return the lines of a page written anew into a folder, and of the committed one; the minutes of the run left out."""
+    study = load(name)
+    study.HERE = folder
+    write(study)
+    return [
+        re.sub(r"last run: \d+ minutes?", "last run", (where / "README.md").read_text(encoding="utf-8")).splitlines()
+        for where in (folder, RESULTS / name)
+    ]
+
+
+@pytest.mark.parametrize("write", [evaluator, grids, start, policy], ids=lambda write: write.__name__)
+def test_a_written_page_follows_from_its_files(write, tmp_path):
+    """Every number of the page is in the CSV files: written from them anew, it is the same."""
+    written, committed = differing(write.__name__, write, tmp_path)
+    assert written == committed
+
+
+def test_the_page_of_searches(tmp_path):
+    """The same in a process of its own, since the study registers a solver."""
+    done = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    written, committed = differing("search", search, Path(sys.argv[1]))
+    for line in [f"written: {line}" for line in written if line not in committed]:
+        print(line)
+    sys.exit(written != committed)
