@@ -303,6 +303,7 @@ def other_problems(kind, objective):
     problems = [layered(1, num_ops=9), layered(2, num_ops=9, capacity=[30, 30, 30])]
     if objective == "period":
         problems.append(layered(3, num_ops=8, backward=[0, 0, 0, 0, 1, 1, 1, 1]))
+        problems.append(layered(4, num_ops=8, objective="period", contiguity="none"))
     return tuple(problem.replace(objective=objective) for problem in problems)
 
 

@@ -133,7 +133,8 @@ def _json(text: str, _: Path) -> str:
     if keys & {"schemaVersion", "workflow"}:
         return "wfcommons"
     if {"fpgas", "cpus"} <= keys:
-        raise InputError("this is a split of a dnn-partitioning graph, not a graph")
+        raise InputError("this is a split of a dnn-partitioning graph, not a graph: "
+                         "placeopt verify GRAPH.json SPLIT.json")
     if {"directed", "multigraph"} & keys and "nodes" in keys:
         return "node-link"
     if {"work", "edges"} <= keys:

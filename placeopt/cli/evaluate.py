@@ -30,7 +30,7 @@ def evaluate_command(
     folder = common.out_folder(out)
     problem = options.load()
     objective = objective_of(problem)
-    given, named, _ = read_solution(problem, placement)
+    given, named, _ = read_solution(problem, options.given(problem, placement))
     finished = objective.finish(problem, given, queue or named or objective.default_queue(given) or None)
     if finished.value is None:
         raise InfeasiblePlacementError(f"the solution is not valid: {finished.violations[0]}")

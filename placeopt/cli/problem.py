@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -55,6 +56,14 @@ class ProblemOptions:
         if self.costs is not None or is_own_model(self.source):
             return self._from_graph(given)
         return load(self.source, self.cluster, **given)
+
+    def given(self, problem: Any, path: Path) -> Any:
+        """Return a solution's file, or the placement in it where only the source can tell what it says."""
+        from placeopt.instances.readers.dnn_split import is_split, read_split
+
+        if hasattr(problem, "op_names") and path.is_file() and is_split(path):
+            return read_split(path, self.source, problem)
+        return path
 
     def _from_graph(self, given: dict[str, Any]) -> Any:
         """Load a placement of the user's own model, or with measured op times, and say what its costs rest on."""

@@ -45,11 +45,13 @@ def verify_command(
     if recheck is not None:
         raise typer.Exit(_check_again(problem, placement, recheck, seconds, json=json))
 
+    given = options.given(problem, placement)
+
     def rescue() -> None:
-        _report(problem, verify(problem, placement, seconds=0.0, queue=queue), out, json=json)
+        _report(problem, verify(problem, given, seconds=0.0, queue=queue), out, json=json)
 
     with interrupt.rescued_by(rescue):
-        certificate = verify(problem, placement, seconds=seconds, queue=queue)
+        certificate = verify(problem, given, seconds=seconds, queue=queue)
         _report(problem, certificate, out, json=json)
         if proof is not None and certificate.feasible:
             _write_proof(problem, placement, certificate, proof, seconds, json=json)

@@ -61,6 +61,7 @@ class SolverSpec:
 SPEC_MODULES = (
     "placeopt.solvers.heuristics",
     "placeopt.solvers.exact",
+    "placeopt.solvers.splits",
     "placeopt.solvers.search",
     "placeopt.solvers.policy",
     "placeopt.solvers.degree",

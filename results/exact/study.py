@@ -2,7 +2,7 @@
 
     PLACEOPT_DATA=../shared/data python results/exact/study.py [STAGE ...] [--again] [--for SECONDS]
 
-Stages: optima, doppler, llama-layer, layered, chain, pipeline, latency (default: all). A stage writes
+Stages: optima, doppler, llama-layer, layered, chain, pipeline, latency, splits, replicas, slots (default: all). A stage writes
 results/exact/STAGE.csv row by row and skips rows that are there (`--again` measures them anew), so it may be
 stopped and continued; `--for` starts no further row after so many seconds. `tables.md` is drawn from the CSV
 files after every stage. Two CP-SAT workers throughout.
@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placeopt as po
-from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import Clock, data_folder, markdown_table, read_csv, write_csv
+from placeopt.instances.readers.dnn_split import read_split
 from placeopt.model.budget import Budget
+from placeopt.model.objective import objective_of
+from placeopt.solvers.exact.pipeline_plan import plan_pipeline
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
@@ -204,6 +207,58 @@ def latency() -> Iterator[Job]:
         }  # fmt: skip
 
 
+SPLITS = ("ideal-dp", "pipedream", "metis", "split-local-search")
+
+
+def splits() -> Iterator[Job]:
+    """Every throughput instance: the expert's split where there is one, and the baselines; 30 s each, period in the file's unit."""
+    for path in sorted((DATA / "dnn-partitioning" / "throughput").glob("*.json")):
+        yield path.stem, lambda p=path: split_row(p)
+
+
+def split_row(path: Path) -> Row:
+    """Return the periods of the expert and of every baseline, judged under the same load."""
+    problem = po.load(path, objective="period", contiguity="none")
+    expert = path.parents[1] / "human-experts" / f"{path.stem.removeprefix('layer_')}_expert.json"
+    row: Row = {"devices": problem.num_devices - 1, "expert": ""}
+    if path.stem.startswith("layer_") and expert.is_file():
+        value = objective_of(problem).finish(problem, read_split(expert, path, problem), None).value
+        row["expert"] = round(value * 1e-6, 6)
+    warm_up("period")
+    for name in SPLITS:
+        result = make_solver(name).solve(problem, Budget(seconds=30), seed=0)
+        row[name] = "" if result.objective is None else round(result.objective * 1e-6, 6)
+        row[f"{name}_seconds"] = round(result.runtime, 2)
+    return row | {"local_search_stopped": result.stop_reason}
+
+
+def replicas() -> Iterator[Job]:
+    """The layer graphs of inference with replicated stages, and with devices in two clusters; exact over pipelines of ideals."""
+    for path in sorted((DATA / "dnn-partitioning" / "throughput").glob("layer_*_inference.json")):
+        if "inceptionv3" not in path.stem:
+            yield path.stem, lambda p=path: replica_row(p)
+
+
+def replica_row(path: Path) -> Row:
+    """Return the best period without replicas, with up to three a stage, and on two clusters, and whether each is proved."""
+    problem = po.load(path, objective="period", contiguity="chain")
+    row: Row = {}
+    for name, options in (("plain", {}), ("replicas", {"max_replicas": 3}), ("clusters", {"clusters": 2})):
+        with Clock() as clock:
+            plan = plan_pipeline(problem, **options)
+        row |= {name: "" if plan is None else round(plan.period * 1e-6, 6), f"{name}_proved": bool(plan and plan.optimal),
+                f"{name}_cpu": round(clock.cpu, 2)}  # fmt: skip
+    return row
+
+
+def slots() -> Iterator[Job]:
+    """Latency of one sample on every given instance, with one and two slots per accelerator, 30 s each."""
+    for path in sorted((DATA / "dnn-partitioning" / "latency").glob("*.json")):
+        for number in (1, 2):
+            problem = po.load(path, objective="latency", slots=number)
+            yield f"{path.stem}, {number} slots", lambda p=problem: solve(p, 30, 1e-6)
+
+
 STAGES: dict[str, Callable[[], Iterator[Job]]] = {
     "optima": optima,
     "doppler": doppler_graphs,
@@ -212,6 +267,9 @@ STAGES: dict[str, Callable[[], Iterator[Job]]] = {
     "chain": chain,
     "pipeline": pipeline,
     "latency": latency,
+    "splits": splits,
+    "replicas": replicas,
+    "slots": slots,
 }
 
 

@@ -151,6 +151,41 @@ def splits(source: Source) -> list[str]:
     ])  # fmt: skip
 
 
+SOLVERS = ("pipedream", "metis", "split-local-search", "ideal-dp")
+
+
+def baselines(source: Source) -> list[str]:
+    """Periods of experts and baselines on every throughput instance."""
+    free = {row["instance"]: row for row in source.rows("exact/pipeline.csv")}
+    rows = []
+    for row in source.rows("exact/splits.csv"):
+        best = free.get(row["instance"])
+        rows.append([
+            row["instance"].replace("_", " "),
+            *(value(float(row[name])) if row[name] else "-" for name in ("expert", *SOLVERS)),
+            value(float(best["value"])) if best else "-", value(float(best["bound"])) if best else "-",
+        ])  # fmt: skip
+    return table(["period of", "expert's stored split", "`pipedream`", "`metis`", "`split-local-search`",
+                  "`ideal-dp`: pipelines of ideals", "`cp-sat`: any split", "its bound"], rows)  # fmt: skip
+
+
+def slots(source: Source) -> list[str]:
+    """Latency with one and two slots, and periods with replicas and clusters."""
+    rows = []
+    for row in source.rows("exact/slots.csv"):
+        name, _, number = row["instance"].partition(", ")
+        proved = "proved optimal" if row["status"] == "optimal" else "gap " + percent(float(row["gap_percent"]) / 100)
+        title = f"latency of {name.replace('_', ' ')}, {number.removesuffix(' slots')} slot(s)"
+        rows.append([title, value(float(row["value"])), proved])
+    for row in source.rows("exact/replicas.csv"):
+        name = row["instance"].replace("_", " ")
+        for key, title in (("plain", "one device a stage"), ("replicas", "up to three replicas a stage"),
+                           ("clusters", "devices in two clusters, tensors between them over an uplink")):  # fmt: skip
+            proved = "best pipeline of ideals, proved" if row[f"{key}_proved"] == "True" else "best along one order"
+            rows.append([f"period of {name}, {title}", value(float(row[key])) if row[key] else "-", proved])
+    return table(["", "placeopt", "what is proved"], rows)
+
+
 def short(instance: str) -> str:
     """Return an instance's name without what all share."""
     return instance.removesuffix("_inference").replace("_", " ")
@@ -158,5 +193,5 @@ def short(instance: str) -> str:
 
 TABLES: dict[str, Callable[[Source], list[str]]] = {
     "doppler-misses": doppler_misses, "doppler": doppler, "post-misses": post_misses, "post": post, "models": models,
-    "splits-misses": splits_misses, "splits": splits,
+    "splits-misses": splits_misses, "splits": splits, "split-baselines": baselines, "slots": slots,
 }  # fmt: skip

@@ -1,0 +1,117 @@
+"""`metis`: balanced parts with a small cut, by a multilevel graph partitioner.
+
+Nodes weigh their compute time on the accelerators, edges the time of the tensor between them; METIS makes as many parts of about
+equal weight as there are accelerators, with few ticks between them. It knows neither memory, nor contiguity, nor that loads
+count both ends of a transfer: splits that break a constraint are dropped, and the best of several imbalances is kept. Tarnawski
+et al. compare with SCOTCH in this role; METIS is the other multilevel partitioner with bindings that are kept.
+
+References
+----------
+G. Karypis, V. Kumar: "A Fast and High Quality Multilevel Scheme for Partitioning Irregular Graphs", SIAM Journal on
+Scientific Computing 20(1), 1998.
+
+F. Pellegrini, J. Roman: "SCOTCH: A Software Package for Static Mapping by Dual Recursive Bipartitioning of Process and
+Architecture Graphs", HPCN 1996.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from placeopt.model.errors import MissingExtraError
+from placeopt.solvers.splits.accelerators import accelerator_type, contracted, offer_parts
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.period.contracted import ContractedProblem
+    from placeopt.solving.tracker import Tracker
+
+IMBALANCES = (30, 100, 300, 1000)
+"""Allowed imbalances, in thousandths, that are tried."""
+
+LARGEST_WEIGHT = 100_000
+"""Weights are scaled to whole numbers up to this, far from where sums of 32 bits overflow."""
+
+
+@dataclass(frozen=True)
+class GraphPartition(SearchSolver):
+    """Parts of equal work with a small cut, one for each accelerator."""
+
+    name: ClassVar[str] = "metis"
+
+    starts: int = option(5, low=1, meaning="seeds of the partitioner for every imbalance")
+
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Offer the parts of every imbalance and seed."""
+        partitioner = load_partitioner()
+        model = contracted(tracker, "none")
+        if model is None:
+            return
+        kind = accelerator_type(model)
+        seed = int(tracker.rng().integers(1, 2**30))
+        for part in partitions(partitioner, model, kind, seed, self.starts):
+            if tracker.stop():
+                return
+            if model.allowed[:, kind].all():
+                offer_parts(tracker, model, part, kind)
+        if tracker.solution is None:
+            tracker.message = "no part of the partitioner keeps the constraints of the problem (memory, contiguity, devices)"
+
+
+def load_partitioner() -> Any:
+    """Import pymetis, or say how to install it."""
+    try:
+        import pymetis
+    except ImportError as error:
+        raise MissingExtraError("pymetis", "partition", "solver 'metis'") from error
+    return pymetis
+
+
+def partitions(
+    partitioner: Any, model: ContractedProblem, kind: int, seed: int, starts: int
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the part of every node, for every imbalance and seed."""
+    parts = len(model.types[kind])
+    if parts == 1 or model.num_nodes == 1:
+        yield np.zeros(model.num_nodes, dtype=np.int64)
+        return
+    pointer, neighbour, weight = edges_of(model, kind)
+    work = scaled(model.total[:, kind])
+    for imbalance in IMBALANCES:
+        for start in range(starts):
+            _, part = partitioner.part_graph(
+                parts, partitioner.CSRAdjacency(pointer, neighbour), vweights=work, eweights=weight,
+                options=partitioner.Options(ufactor=imbalance, seed=seed + start),
+            )  # fmt: skip
+            yield np.asarray(part, dtype=np.int64)
+
+
+def edges_of(model: ContractedProblem, kind: int) -> tuple[list[int], list[int], list[int]]:
+    """Return the undirected graph of the nodes as METIS reads it: pointers, neighbours, weights of the edges."""
+    ticks: dict[tuple[int, int], int] = defaultdict(int)
+    for entry, tensor in enumerate(model.edge_tensor.tolist()):
+        u, v = int(model.producer[tensor]), int(model.consumer[entry])
+        if u != v:
+            ticks[u, v] += int(model.weight[tensor, kind])
+            ticks[v, u] += int(model.weight[tensor, kind])
+    pairs = sorted(ticks)
+    weights = scaled(np.array([ticks[pair] for pair in pairs], dtype=np.int64))
+    pointer = np.searchsorted(np.array([u for u, _ in pairs], dtype=np.int64), np.arange(model.num_nodes + 1))
+    return pointer.tolist(), [v for _, v in pairs], weights
+
+
+def scaled(ticks: NDArray[np.int64]) -> list[int]:
+    """Return positive whole weights in proportion to ticks."""
+    largest = max(int(ticks.max()), 1) if len(ticks) else 1
+    return [max(1, round(int(x) * min(1.0, LARGEST_WEIGHT / largest))) for x in ticks]

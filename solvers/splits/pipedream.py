@@ -1,0 +1,102 @@
+"""`pipedream`: PipeDream's optimizer, without replicas.
+
+The nodes are taken in a topological order; the stage of the nodes i + 1 .. j takes the larger of its compute time and of the
+transfers over its two ends, since PipeDream overlaps computation with communication. With A(j, m) the
+smallest slowest stage of the first j nodes on m accelerators,
+
+    A(j, m) = min over i < j of max(A(i, m - 1), cut(i), time(i, j)),
+
+with cut(i) the ticks of all tensors that cross from the first i nodes to the rest, and stages that fit the memory of a device only.
+What is returned is judged under the problem's own load, where computation and communication add up. PipeDream's
+replicas are left out: a replicated stage is no placement (see `placeopt.solvers.exact.pipeline_plan`).
+
+References
+----------
+D. Narayanan, A. Harlap, A. Phanishayee, V. Seshadri, N. Devanur, G. Ganger, P. Gibbons, M. Zaharia: "PipeDream: Generalized
+Pipeline Parallelism for DNN Training", SOSP 2019, section 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.solvers.splits.accelerators import accelerator_type, contracted, offer_parts
+from placeopt.solving.base import SearchSolver
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.period.contracted import ContractedProblem
+    from placeopt.solving.tracker import Tracker
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class PipeDream(SearchSolver):
+    """Stages of consecutive nodes whose slowest one, computation and communication overlapped, is fastest."""
+
+    name: ClassVar[str] = "pipedream"
+
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Offer the optimizer's split."""
+        model = contracted(tracker, "chain")
+        if model is None:
+            return
+        kind = accelerator_type(model)
+        part = best_stages(stage_times(model, kind), cuts(model, kind), len(model.types[kind]))
+        if part is None:
+            tracker.message = "no stages of consecutive ops fit the memory of the devices"
+        elif not offer_parts(tracker, model, part, kind):
+            tracker.message = "the optimizer's stages break a constraint of the problem"
+
+
+def stage_times(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
+    """Return the compute ticks of the nodes i .. j - 1 as a stage, at [i, j]; infinite where they cannot be one."""
+    n = model.num_nodes
+    work = np.concatenate([[0], np.cumsum(model.total[:, kind])])
+    held = np.concatenate([[0], np.cumsum(model.resident)])
+    barred = np.concatenate([[0], np.cumsum(~model.allowed[:, kind])])
+    time = (work[None, :] - work[:, None]).astype(np.float64)
+    fits = (held[None, :] - held[:, None] <= model.capacity[kind]) & (barred[None, :] == barred[:, None])
+    time[~fits | (np.arange(n + 1)[:, None] >= np.arange(n + 1)[None, :])] = NEVER
+    return time
+
+
+def cuts(model: ContractedProblem, kind: int) -> NDArray[np.float64]:
+    """Return the ticks of the tensors that cross from the first i nodes to the rest, shape (num_nodes + 1,)."""
+    change = np.zeros(model.num_nodes + 2)
+    for t in range(len(model.producer)):
+        pins = model.consumer[model.consumer_ptr[t] : model.consumer_ptr[t + 1]]
+        pins = np.append(pins, model.producer[t])
+        first, last = int(pins.min()), int(pins.max())
+        change[first + 1] += model.weight[t, kind]
+        change[last + 1] -= model.weight[t, kind]
+    return np.cumsum(change)[: model.num_nodes + 1]
+
+
+def best_stages(time: NDArray[np.float64], cut: NDArray[np.float64], devices: int) -> NDArray[np.int64] | None:
+    """Return the stage of every node; None if nothing fits."""
+    n = len(cut) - 1
+    slowest = np.full((devices + 1, n + 1), NEVER)
+    before = np.zeros((devices + 1, n + 1), dtype=np.int64)
+    slowest[0, 0] = 0.0
+    for m in range(1, devices + 1):
+        ends = np.maximum(slowest[m - 1], cut)[:, None]
+        candidates = np.maximum(ends, time)
+        before[m] = candidates.argmin(axis=0)
+        slowest[m] = candidates.min(axis=0)
+    m = int(slowest[:, n].argmin())
+    if slowest[m, n] == NEVER:
+        return None
+    part, j = np.zeros(n, dtype=np.int64), n
+    for stage in range(m, 0, -1):
+        i = int(before[stage, j])
+        part[i:j] = stage - 1
+        j = i
+    return part

@@ -1,0 +1,94 @@
+"""`split-local-search`: the local search that Tarnawski et al. compare their splits with.
+
+From a random split, the move of one node to another device that lowers the period most is made until none does; then
+the search starts anew. Nodes are the contracted ones: colocated ops move together. Contiguity is not kept, so that only
+problems without it are taken.
+
+References
+----------
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of DNN
+Graph Operators", NeurIPS 2020, section 6 (the baseline "local search").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.model.errors import Refused
+from placeopt.model.objective import INFEASIBLE
+from placeopt.solvers.search.evaluator import BudgetedEvaluator
+from placeopt.solvers.splits.accelerators import contracted
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.options import option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.period.contracted import ContractedProblem
+    from placeopt.solving.tracker import Tracker
+
+TRIES = 50
+"""Random splits drawn for one that fits."""
+
+
+@dataclass(frozen=True)
+class SplitLocalSearch(SearchSolver):
+    """Best-improving moves of one node from random splits."""
+
+    name: ClassVar[str] = "split-local-search"
+
+    restarts: int = option(10, low=1, meaning="random splits to start from")
+
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Descend from every start."""
+        if problem.contiguity != "none":
+            raise Refused(
+                f"{self.name}: expected contiguity \"none\", received \"{problem.contiguity}\"; moves of single ops keep none"
+            )
+        model = contracted(tracker, "none")
+        if model is None:
+            return
+        evaluator, rng = BudgetedEvaluator(tracker, threads=1), tracker.rng()
+        for _ in range(self.restarts):
+            if tracker.stop():
+                return
+            start = random_split(model, evaluator, rng)
+            if start is not None:
+                descend(model, evaluator, tracker, *start)
+        if tracker.solution is None:
+            tracker.message = f"none of {self.restarts} starts with {TRIES} random splits each fits the devices"
+
+
+def random_split(
+    model: ContractedProblem, evaluator: BudgetedEvaluator, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], int] | None:
+    """Return a random split over the devices that may run each node, and its period; None if none of those drawn fits."""
+    able = model.allowed[:, model.type_of]
+    for _ in range(TRIES):
+        home = (rng.random(able.shape) * able).argmax(axis=1)
+        value = int(evaluator.values(home[model.node][None, :])[0])
+        if value < INFEASIBLE or evaluator.tracker.stop():
+            return (home, value) if value < INFEASIBLE else None
+    return None
+
+
+def descend(
+    model: ContractedProblem, evaluator: BudgetedEvaluator, tracker: Tracker[Placement], home: NDArray[np.int64], value: int
+) -> None:
+    """Make the best move of one node until none lowers the period or the budget is spent."""
+    able = model.allowed[:, model.type_of]
+    while not tracker.stop():
+        nodes, devices = np.nonzero(able & (np.arange(able.shape[1]) != home[:, None]))
+        rows = np.repeat(home[model.node][None, :], len(nodes), axis=0)
+        rows[model.node[None, :] == nodes[:, None]] = np.repeat(devices, np.bincount(model.node, minlength=len(home))[nodes])
+        values = evaluator.values(rows)
+        best = int(values.argmin()) if len(values) else 0
+        if not len(values) or values[best] >= value:
+            return
+        value = int(values[best])
+        home[nodes[best]] = devices[best]
