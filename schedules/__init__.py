@@ -41,6 +41,8 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec("1f1b", "known.linear:OneForwardOneBackward", "one forward, one backward",
           "Narayanan et al.: Memory-efficient pipeline-parallel DNN training (PipeDream-Flush), ICML 2021",
           "the usual baseline"),
+    _spec("1f1b-plus", "known.shared_blocks:OneForwardOneBackwardPlus", "1F1B on placements with blocks that devices share",
+          TESSEL, "the baseline on the placement of a searched schedule (M, NN, K)"),
     _spec("interleaved-1f1b", "known.linear:InterleavedOneForwardOneBackward", "1F1B with several stages per device",
           "Narayanan et al.: Efficient large-scale language model training on GPU clusters, SC 2021", "fast links"),
     _spec("zb-h1", "known.zero_bubble:ZeroBubbleH1", "zero bubble with the memory of 1F1B", ZERO_BUBBLE,

@@ -1,7 +1,8 @@
 """Pipeline schedules: minimum periods with proof, Tessel's search beside ours, makespans, and whole models.
 
     python results/pipeline/study.py            # all parts, about 40 minutes on 2 cores
-    python results/pipeline/study.py periods4   # part: periods4|6|8|16|32, solvers, makespans, models|inference4|8|16|32, report
+    python results/pipeline/study.py periods4   # part: periods4|6|8|16|32, solvers, makespans, capped, placements,
+                                                # gains|models|inference4|8|16|32, report
 
 Each part writes a CSV file next to this one; `report` turns them into report.md and the pictures.
 """
@@ -40,6 +41,12 @@ CHAINS_ONLY = 32
 AUTHORS_FAST_CPU = {"V": 0.83, "K": 0.62, "X": 8.24, "M": 2.08, "NN": 6.82}
 """CPU seconds of Tessel's released code, run here in its fast mode without a memory cap, 4 devices."""
 
+AUTHORS_CAPPED_CPU = {"V": (4, 0.8), "K": (4, 2.7), "X": (6, 9.4), "M": (6, 59.4), "NN": (6, 179.7)}
+"""The memory that the same code was given there, in micro-batches, and its CPU seconds."""
+
+SAME_PLACEMENT = {"V": "1f1b-plus", "X": "chimera", "K": "1f1b-plus", "M": "1f1b-plus", "NN": "1f1b-plus"}
+"""The known schedule of every placement shape: 1F1B generalised, and Chimera with its units one after the other (direct)."""
+
 BEST_MAKESPAN = {"V": 524, "X": 1033, "K": 772, "M": 780, "NN": 1036}
 """Best known makespan of 128 micro-batches, 4 devices, training."""
 
@@ -48,7 +55,8 @@ def main(parts: list[str]) -> None:
     """Run the named parts, or all."""
     steps: dict[str, Callable[[], list[dict[str, Any]]]] = {
         **{f"periods{devices}": partial(periods, devices) for devices in CAPACITIES},
-        "solvers": solvers, "makespans": makespans,
+        "solvers": solvers, "makespans": makespans, "capped": capped, "placements": placements,
+        **{f"gains{devices}": partial(gains, devices) for devices in CLUSTERS},
         **{f"inference{devices}": partial(inference, devices) for devices in CLUSTERS},
         **{f"models{devices}": partial(models, devices) for devices in CLUSTERS},
     }  # fmt: skip
@@ -166,7 +174,51 @@ def makespans() -> list[dict[str, Any]]:
     return rows
 
 
-# --- (d) models -------------------------------------------------------------------------------------------
+# --- (d) the same placement, and the same cap --------------------------------------------------------------
+
+
+def capped() -> list[dict[str, Any]]:
+    """`repetend` and `tessel` under the memory that the authors' code was given; completion to 128 micro-batches included."""
+    rows = []
+    for name, (capacity, authors) in AUTHORS_CAPPED_CPU.items():
+        problem = po.load_pipeline(f"shape:{name}?devices=4", memory=capacity)
+        for solver in ("repetend", "tessel"):
+            result, clock = timed(problem, solver, seconds=20.0, micro_batches=128, num_workers=1)
+            row = solver_row(name, 4, solver, "", result, clock)
+            rows.append({**row, "capacity": capacity, "authors_capped_cpu": authors} | {"authors_fast_cpu": ""})
+    return rows
+
+
+def placements() -> list[dict[str, Any]]:
+    """On every shape: 1F1B generalised (Chimera on X) with the memory it takes, and the search with that and with any memory."""
+    rows = []
+    for name, baseline in SAME_PLACEMENT.items():
+        problem = po.load_pipeline(f"shape:{name}?devices=4", micro_batches=128)
+        known = schedule(problem, baseline)
+        row: dict[str, Any] = {
+            "shape": name, "baseline": baseline, "memory": max(known.peak_memory), "baseline_period": float(known.period),
+            "baseline_makespan": known.makespan,
+        }  # fmt: skip
+        for label, memory in (("same_memory", known.peak_memory), ("any_memory", None)):
+            found = schedule(problem.with_capacity(memory), "repetend", seconds=SECONDS[4], num_workers=WORKERS)
+            row |= {f"{label}_period": float(found.period), f"{label}_makespan": found.makespan}
+        rows.append(row | {"load": int(problem.work.max())})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def gains(devices: int) -> list[dict[str, Any]]:
+    """Training of whole models: 1F1B on a plain pipeline, 1F1B+ and the search on the shapes M, NN and K."""
+    rows = []
+    for model in MODELS:
+        cuts: dict[Any, Any] = {}
+        for method, chosen in GAINS.items():
+            rows.append(model_row(model, devices, method, cuts, chosen))
+        write_csv(HERE / f"gains{devices}.csv", rows)
+    return rows
+
+
+# --- (e) models -------------------------------------------------------------------------------------------
 
 CLUSTERS = {4: "4xV100", 8: "8xV100", 16: "2x8xV100", 32: "4x8xV100"}
 """32 GB each, half-precision peak at 50 %; NVLink inside a host of 8, Ethernet (100 Gb/s) between."""
@@ -216,6 +268,15 @@ METHODS: dict[str, dict[str, Any]] = {
 """Every method chooses its own number of stages (and replicas), micro-batch size and recomputation."""
 
 
+SHARED = ("M", "NN", "K")
+GAINS: dict[str, dict[str, Any]] = {
+    "1F1B on V": METHODS["1F1B"],
+    "1F1B+ on M, NN, K": {"shapes": SHARED, "solvers": ("1f1b-plus",)},
+    "repetend on M, NN, K": {"shapes": SHARED, "solvers": ("repetend",)},
+}
+"""Methods that tell the gain of the placement from that of the schedule."""
+
+
 def models(devices: int) -> list[dict[str, Any]]:
     """Throughput of a training step of every model and method."""
     rows = []
@@ -226,14 +287,17 @@ def models(devices: int) -> list[dict[str, Any]]:
     return rows
 
 
-def model_row(model: str, devices: int, method: str, cuts: dict[Any, Any]) -> dict[str, Any]:
+def model_row(
+    model: str, devices: int, method: str, cuts: dict[Any, Any], options: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the best choice of one method."""
+    options = METHODS[method] if options is None else options
     row: dict[str, Any] = {"model": model, "devices": devices, "method": method}
     with Clock() as clock:
         try:
             chosen = choose_pipeline(source_of(model, devices), cluster_of(devices), batch=BATCH, cuts=cuts,
                                      micro_batches=(1, 4), seconds=SCHEDULE_SECONDS, dp_seconds=5, num_workers=WORKERS,
-                                     **METHODS[method])  # fmt: skip
+                                     **options)  # fmt: skip
         except InputError as error:
             chosen, reason = None, str(error)
     if chosen is None:

@@ -41,6 +41,10 @@ class KnownSchedule(SearchSolver):
         """Return the number that the micro-batches must be a multiple of."""
         return 1
 
+    def group(self, problem: PipelineProblem) -> int:
+        """Return the same for a problem."""
+        return self.unit(chains_of(problem))
+
     @abstractmethod
     def check(self, problem: PipelineProblem, chains: list[Chain]) -> None:
         """Raise Refused if the problem has another placement than the schedule is made for."""
@@ -87,7 +91,7 @@ class KnownSchedule(SearchSolver):
 
     def steady_pattern(self, problem: PipelineProblem) -> Repetend | None:
         """Return the shortest pattern in the middle of a long schedule that repeats for ever, if there is one."""
-        unit = self.unit(chains_of(problem))
+        unit = self.group(problem)
         longest = unit * max(1, -(-2 * problem.num_devices // unit))
         found = sorted(_repetitions(self.starts(problem, 3 * longest), longest), key=lambda found: found.per_micro_batch)
         return next((found for found in found if not pattern_violations(problem, found.period, found.start)), None)

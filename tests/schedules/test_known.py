@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 import placeopt as po
+from placeopt.model.errors import Refused
 from placeopt.schedules import schedule
 from placeopt.schedules.judge import pipeline_violations
 
@@ -141,3 +142,42 @@ def test_known_schedules_refuse_other_placements_and_too_little_memory():
         schedule(po.load_pipeline("shape:V?memory=4"), "gpipe", micro_batches=8)
     with pytest.raises(po.InputError, match="multiple of 4"):
         schedule(po.load_pipeline("shape:interleaved"), "interleaved-1f1b", micro_batches=6)
+
+
+@pytest.mark.parametrize(("devices", "n"), [(2, 2), (4, 9), (6, 12)])
+@pytest.mark.parametrize(("f", "b"), [(1, 3), (2, 3), (3, 1)])
+def test_1f1b_plus_is_1f1b_on_a_plain_pipeline(devices: int, n: int, f: int, b: int):
+    """Without shared blocks the generalised schedule is 1F1B, start by start."""
+    source = f"shape:V?devices={devices}&forward={f}&backward={b}"
+    assert (made("1f1b-plus", source, n).start == made("1f1b", source, n).start).all()
+
+
+@pytest.mark.parametrize("name", ["M", "NN", "K"])
+@pytest.mark.parametrize("devices", [4, 6])
+def test_1f1b_plus_on_shared_placements(name: str, devices: int):
+    """It holds as many micro-batches as there are stages left, keeps the order of micro-batches, and no search is slower."""
+    source = f"shape:{name}?devices={devices}"
+    found = made("1f1b-plus", source, 16)
+    problem = found.problem
+    chain = devices // 2 + 1 if name == "K" else devices
+    assert max(found.peak_memory) == chain
+    assert (found.start[1:] > found.start[:-1]).all()
+    assert found.makespan >= schedule(problem, micro_batches=16).makespan
+    assert found.period >= problem.work.max()
+
+
+def test_1f1b_plus_refuses_what_it_is_not_for():
+    """Two stages on a device are refused in words."""
+    with pytest.raises(Refused, match="of its own"):
+        made("1f1b-plus", "shape:X?devices=4", 8)
+
+
+@pytest.mark.parametrize("units", [1, 2, 5])
+def test_chimera_is_direct(units: int):
+    """More micro-batches than devices are units one after the other (direct concatenation): the order repeats by unit."""
+    found = made("chimera", "shape:X?devices=4&backward=2", 2 * units)
+    orders = [[(j // 2, i) for _, j, i in sorted((int(found.start[j, i]), j, i) for j in range(2 * units) for i in blocks)]
+              for blocks in found.problem.on_device]  # fmt: skip
+    for order in orders:
+        first = [unit for unit, i in order if found.problem.kind[i] == "F"]
+        assert first == sorted(first)
