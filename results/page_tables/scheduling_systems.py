@@ -121,6 +121,50 @@ def tessel(source: Source) -> list[str]:
     ])  # fmt: skip
 
 
+def caps(source: Source) -> list[str]:
+    """CPU seconds of searches under the memory cap that the authors' code was given, and without one."""
+    rows = []
+    for shape in SHAPES:
+        cap = source.row("pipeline/capped.csv", shape=shape, solver="repetend")
+        enumerated = source.row("pipeline/capped.csv", shape=shape, solver="tessel")
+        free = [source.number("pipeline/solvers.csv", "cpu", shape=shape, devices=4, solver=name)
+                for name in ("repetend", "tessel")]  # fmt: skip
+        rows.append([
+            shape, cap["capacity"], *map(seconds, (float(cap["authors_capped_cpu"]), float(cap["cpu"]), float(enumerated["cpu"]))),
+            *map(seconds, (source.reference("Tessel", "CPU seconds without a cap", shape), *free)),
+        ])  # fmt: skip
+    heads = [f"{what}, {who}" for what in ("capped", "no cap") for who in ("authors' code", "`repetend`", "`tessel`")]
+    return table(["placement shape", "cap", *heads], rows)
+
+
+def same_placement(source: Source) -> list[str]:
+    """Periods on the same placement: the known schedule, and the search with its memory and with any."""
+    rows = []
+    for row in source.rows("pipeline/placements.csv"):
+        known, same, free = (float(row[f"{name}_period"]) for name in ("baseline", "same_memory", "any_memory"))
+        rows.append([row["shape"], f"`{row['baseline']}`", row["memory"], *map(value, (known, same, free)), row["load"],
+                     f"{times(known / same)}, {times(known / free)}"])  # fmt: skip
+    return table(["placement", "known schedule", "its memory", "its period", "searched, same memory", "searched, any memory",
+                  "least possible", "gain of the schedule"], rows)  # fmt: skip
+
+
+def gains(source: Source) -> list[str]:
+    """Whole models: what the placement gains over 1F1B, and what the schedule gains on top."""
+    rows = []
+    for size in (4, 8):
+        for model in MODELS:
+            mine = source.rows(f"pipeline/gains{size}.csv", model=model)
+            if len(mine) < 3:  # not measured yet
+                continue
+            plain, plus, searched = (float(row["throughput"]) if row["throughput"] else None for row in mine)
+            rows.append([
+                f"{model} on {size}", *(f"{value(x)}" if x else "does not fit" for x in (plain, plus, searched)),
+                times(plus / plain) if plus and plain else "-", times(searched / plus) if searched and plus else "-",
+            ])  # fmt: skip
+    return table(["samples per second, simulated", "1F1B on V", "1F1B+ on M or K", "`repetend` on M or K", "gain of the placement",
+                  "gain of the schedule"], rows)  # fmt: skip
+
+
 def streams_misses(source: Source) -> list[str]:
     """What falls short of PAC-ML."""
     best = source.references("PAC-ML", "blocking of the best checkpoint", LETTERS)
@@ -152,5 +196,6 @@ def streams(source: Source) -> list[str]:
 
 
 TABLES: dict[str, Callable[[Source], list[str]]] = {
-    "tessel-misses": tessel_misses, "tessel": tessel, "streams-misses": streams_misses, "streams": streams,
+    "tessel-misses": tessel_misses, "tessel": tessel, "tessel-caps": caps, "same-placement": same_placement,
+    "gains": gains, "streams-misses": streams_misses, "streams": streams,
 }  # fmt: skip

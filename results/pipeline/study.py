@@ -208,7 +208,7 @@ def placements() -> list[dict[str, Any]]:
 
 
 def gains(devices: int) -> list[dict[str, Any]]:
-    """Training of whole models: 1F1B on a plain pipeline, 1F1B+ and the search on the shapes M, NN and K."""
+    """Training of whole models: 1F1B on a plain pipeline, 1F1B+ and the search on the shapes M and K."""
     rows = []
     for model in MODELS:
         cuts: dict[Any, Any] = {}
@@ -268,11 +268,11 @@ METHODS: dict[str, dict[str, Any]] = {
 """Every method chooses its own number of stages (and replicas), micro-batch size and recomputation."""
 
 
-SHARED = ("M", "NN", "K")
+SHARED = ("M", "K")
 GAINS: dict[str, dict[str, Any]] = {
     "1F1B on V": METHODS["1F1B"],
-    "1F1B+ on M, NN, K": {"shapes": SHARED, "solvers": ("1f1b-plus",)},
-    "repetend on M, NN, K": {"shapes": SHARED, "solvers": ("repetend",)},
+    "1F1B+ on M, K": {"shapes": SHARED, "solvers": ("1f1b-plus",)},
+    "repetend on M, K": {"shapes": SHARED, "solvers": ("repetend",)},
 }
 """Methods that tell the gain of the placement from that of the schedule."""
 
