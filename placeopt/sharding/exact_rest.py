@@ -51,6 +51,8 @@ def solve_rest(
     """
     from ortools.sat.python import cp_model
 
+    if compact.num_nodes == 0:
+        return Rest(np.zeros(0, dtype=np.int64), 0)
     count = np.add.reduceat(alive, compact.node_ptr[:-1])
     if (count == 0).any():
         return Rest(None, upper)

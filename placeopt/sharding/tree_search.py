@@ -27,6 +27,12 @@ SCALES = (1.0, 1.0, 0.5, 0.0)
 URGENT_SCALE = 2.0
 """Of the prices while the best choice still uses what is all but forbidden: room has to be made for what it lacks."""
 
+JITTER = 0.2
+"""Most part by which the prices of a turn are more or less: at prices a little off others gain and lose."""
+
+LOCAL_SIZE = 30
+"""Turns of trees of at most so many nodes begin at nodes of hanging trees, too."""
+
 SKIP = 0.05
 """Chance that a tree leaves out a node it could take."""
 
@@ -50,7 +56,10 @@ class TreeSearch:
         self.prices = np.zeros(compact.num_nodes)
         self.best, self.best_cost = choice, self.cost_of(choice)
         self.urgent = False
-        self._turn, self._left = 0, 0
+        self._turn, self._left, self._jitter = 0, 0, 1.0
+        inner = np.flatnonzero(np.diff(self.factors.adj_ptr)[: compact.core] > 1)  # leaves move with their parents
+        self._roots = np.concatenate([inner, np.arange(compact.core, compact.num_nodes)])
+        self._inner = len(inner)
         self._rates = dict.fromkeys(TREE_SIZES, 1000.0)
         self.restart(choice)
 
@@ -81,7 +90,8 @@ class TreeSearch:
 
     def moves(self, count: int, most: int, scale: float, heat: float = 0.0) -> None:
         """Make `count` moves of trees of up to `most` nodes, usage priced at `scale` times the prices."""
-        roots = self.rng.integers(self.compact.core, self.compact.num_nodes, size=count)
+        at = self.rng.integers(0 if most <= LOCAL_SIZE else self._inner, len(self._roots), size=count)
+        roots = self._roots[at]
         manner = Manner(most, SKIP, float(heat))
         started = time.perf_counter()
         price = scale * self.prices
@@ -102,8 +112,9 @@ class TreeSearch:
             scale = URGENT_SCALE
         if self._left == 0:
             self._left = max(1, int(SWEEP * (self.compact.num_nodes - self.compact.core)) // most)
+            self._jitter = 1.0 + JITTER * (2.0 * self.rng.random() - 1.0)
         count = min(limit, self._left)
-        self.moves(count, most, scale)
+        self.moves(count, most, scale * self._jitter)
         self._left -= count
         self._turn += self._left == 0
         return count

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.sharding.compact import Compact
     from placeopt.sharding.problem import ShardingProblem
 
     Ints = NDArray[np.int64]
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 FIRST_STEPS = 6
 """Steps of the bound before the first choice is decoded."""
 
+LOOK_PAIRS = 300_000
+"""Most pairs of strategies that survive where a look is taken at what the reductions leave of them."""
+
 FINISH_PAIRS = 30_000
-"""Most pairs of strategies that are left to CP-SAT."""
+"""Most pairs of strategies, and hundredths of the live nodes of all time points, that are left to CP-SAT."""
 
 GUESS = 4
 """The best cost is guessed to be at most this multiple of a choice's costs that are not all but forbidden."""
@@ -70,6 +74,22 @@ def without_forbidden(problem: ShardingProblem, forbidden: int, upper: int | Non
             return Remainder(reduced, least + whole.offset - reduced.offset, bound)
         bound = least + whole.offset
     return Remainder(whole, MAX_TOTAL, bound)
+
+
+def what_survives(compact: Compact, alive: NDArray[np.bool_], pairs: NDArray[np.bool_], upper: int) -> Condensed | None:
+    """Return what the reductions leave of the strategies and pairs that survive, None if no choice of less than `upper`."""
+    strategy = np.arange(len(alive)) - np.repeat(compact.node_ptr[:-1], compact.num_choices)
+    raised = compact._replace(cost=np.where(alive, compact.cost, upper), table=np.where(pairs, compact.table, upper))
+    nodes = np.arange(compact.num_nodes)
+    rest = reduce(Condensed(raised, 0, np.full(len(nodes), -1, dtype=np.int64), nodes, strategy), upper)
+    if rest is None or rest.compact.capacity.min(initial=0) < 0 or rest.offset >= upper:
+        return None
+    return rest
+
+
+def rest_size(compact: Compact, upper: int) -> int:
+    """Return about how much CP-SAT would have to look at."""
+    return max(int((compact.table < upper).sum()), int((compact.last - compact.first).sum()) // 100)
 
 
 class TwoSided:
@@ -205,16 +225,23 @@ class TwoSided:
 
     def finish(self, seconds: float, *, deterministic: bool = False) -> None:
         """Solve what is left by CP-SAT, if the bound has ruled most of it out."""
-        if self.trivial or self._rest is None or self.rest_pairs > min(FINISH_PAIRS, 0.7 * self._tried):
+        if self.trivial or self._rest is None or self.rest_pairs > min(LOOK_PAIRS, 0.7 * self._tried):
+            return
+        upper = int(self.dual.upper)
+        if upper > self._forbidden:
             return
         self._tried = float(self.rest_pairs)
-        upper = int(self.dual.upper)
-        found = solve_rest(self.compact, *self._rest, upper, seconds=seconds, deterministic=deterministic,
-                           workers=1 if deterministic else 2)  # fmt: skip
-        if found.choice is not None and self.search is not None:
-            self.search.restart(found.choice)
-            self.exchange()
-        self._raise(min(found.bound, upper))
+        rest = what_survives(self.compact, *self._rest, upper)
+        if rest is None:
+            self._raise(upper)
+        elif rest_size(rest.compact, upper - rest.offset) <= FINISH_PAIRS:
+            c, below = rest.compact, upper - rest.offset
+            found = solve_rest(c, c.cost < below, c.table < below, below, seconds=seconds, deterministic=deterministic,
+                               workers=1 if deterministic else 2)  # fmt: skip
+            if found.choice is not None and self.search is not None:
+                self.search.restart(rest.expand(found.choice))
+                self.exchange()
+            self._raise(min(found.bound + rest.offset, upper))
         self._reopen_if_empty()
 
     def _raise(self, bound: int) -> None:
