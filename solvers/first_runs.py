@@ -184,11 +184,11 @@ def plan_stages() -> None:
     from placeopt.solvers.planning.step_search import StepArrays, least_stage_period, search_period
 
     one, pair = np.ones((1, 2, 2), np.int64), np.ones(2, np.int64)
-    link, price = np.zeros((1, 1, 3, 2, 2), np.int64), np.ones((1, 2), np.int64)
-    least_stage_period((one, one, price), price, pair, 0, 5)
-    search_period(
-        StepArrays(one, one, one, price, link, link[:, :, :2].copy(), np.zeros(2, np.int64), 0, pair, price, 1, 1), 5, 9
-    )
+    link, price = np.zeros((1, 1, 3, 2, 2), np.int64), np.ones((1, 1), np.int64)
+    last, pool, fill = np.ones((1, 2), np.int64), np.ones(1, np.int64), np.zeros(2, np.int64)
+    least_stage_period((one, one, price), price, pool, 0, 5)
+    behind = link[:, :, :2].copy()
+    search_period(StepArrays(one, one, last, one, one, price, link, behind, fill, 0, pool, price, pair, 1, 1), 5, 9)
 
 
 def streams() -> None:

@@ -15,6 +15,9 @@ from placeopt.plans.step_judge import judge_step_plan
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 
+SCHEDULES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "zb-h2")
+"""All schedules, interleaved with two stages per device."""
+
 
 def sample_chain(layers=5, devices=4, capacity=60):
     """Return a chain of layers with two tensor degrees and recomputation."""
@@ -48,6 +51,8 @@ class TableCosts:
     closing_apart: bool = False
     name: str = "random"
     sources: tuple[tuple[str, str], ...] = (("everything", "drawn at random"),)
+    splits_backward: bool = True
+    shards_states: bool = True
 
     @property
     def layer_types(self):
@@ -71,6 +76,11 @@ class TableCosts:
         ticks = self.draw(kind, 7, low=20, high=60, size=self.num_layers) * micro_batch // tensor
         return ticks * 4 // 3 if recompute else ticks
 
+    def weight_ticks(self, kind, tensor, micro_batch):
+        """A random part of each layer, below a third."""
+        part = self.draw(kind, 11, low=0, high=34, size=self.num_layers)
+        return self.layer_ticks(kind, tensor, micro_batch, False) * part // 100
+
     def send_ticks(self, cut, micro_batch, sender, receiver):
         """Random per cut and pair."""
         return tuple(int(x) * micro_batch for x in self.draw(cut, *sender, *receiver, high=9, size=2))
@@ -81,26 +91,28 @@ class TableCosts:
         return LinkShares(before, forward, (2 if last else 1) * backward, backward + forward)
 
     def optimizer_ticks(self, load, group):
-        """By the number of layers."""
-        return 3 * (load.last - load.first) // group.tensor
+        """By the number of layers, shared out with sharded states."""
+        return 30 * (load.last - load.first) // group.tensor // load.shards
 
     def sync_ticks(self, load, groups):
         """By the number of layers and replicas."""
         count = sum(group.count for group in groups)
-        return (count - 1) * 7 * (load.last - load.first) // min(group.tensor for group in groups)
+        each = 9 if load.shards > 1 else 7
+        return (count - 1) * each * (load.last - load.first) // min(group.tensor for group in groups)
 
     def memory_bytes(self, load, group):
-        """Weights, and activations in flight."""
+        """Weights, states, and activations in flight, of all stages of the device."""
         kept = self.draw(5, low=3, high=9, size=self.num_layers)[load.first : load.last].sum()
         kept = kept // 2 if load.recompute else kept
-        return int(10 * (load.last - load.first) + kept * load.flight * load.micro_batch) // group.tensor
+        fixed = (4 + 6 / load.shards) * (load.last - load.first)
+        return int(load.chunks * (fixed + kept * load.flight * load.micro_batch)) // group.tensor
 
 
 def step_problem(seed, kinds=1, devices=4, layers=5, **fields):
     """Return a small problem about the time of a step."""
     costs = TableCosts(seed, layers, closing_apart=False)
     rng = np.random.default_rng(seed)
-    pools = tuple(DevicePool(kind, devices, 2, int(rng.integers(25, 90))) for kind in ("a", "b")[:kinds])
+    pools = tuple(DevicePool(kind, devices, 2, int(rng.integers(25, 90))) for kind in ("a", "b", "c")[:kinds])
     settings = {"batch": 6, "name": f"step-{seed}", **fields}
     return StepPlanProblem(costs, pools, **settings)
 
@@ -125,9 +137,9 @@ def every_plan(problem):
                         PlanStage(tuple(range(a, b)), groups, tuple(range(a, b)) if again else ())
                         for a, b, (groups, again) in zip(ends, ends[1:], chosen, strict=False)
                     )
-                    for size in problem.micro_batches:
-                        plan = TrainingPlan(stages, size)
-                        if not judge_step_plan(problem, plan):
+                    for size, schedule, sharded in product(problem.micro_batches, problem.schedules, (False, True)):
+                        plan = TrainingPlan(stages, size, schedule, sharded)
+                        if (data > 1 or not sharded) and not judge_step_plan(problem, plan):
                             yield plan
 
 
@@ -139,5 +151,6 @@ def best_step(problem):
 def small_plan_problems(objective):
     """Return small problems about plans with an objective."""
     if objective == "step-time":
-        return (step_problem(1), step_problem(2, kinds=2, layers=4))
+        wide = {"schedules": SCHEDULES, "sharded": True, "recompute": True}
+        return (step_problem(1), step_problem(2, kinds=2, layers=4), step_problem(3, **wide))
     return (sample_chain(), sample_chain(6, 5, 45))

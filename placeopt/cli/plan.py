@@ -23,6 +23,12 @@ def plan_command(
     formula: Annotated[str, typer.Option("--formula", help="With --costs: predicted or published.")] = "predicted",
     recompute: Annotated[bool, typer.Option(help="Whether stages may be recomputed.")] = True,
     mixed: Annotated[bool, typer.Option(help="Whether replicas of a stage may be of two kinds.")] = False,
+    schedules: Annotated[
+        str | None, typer.Option("--schedules", help="Choices: 1f1b, interleaved-1f1b:2, zb-h1, zb-h2; commas between.")
+    ] = None,
+    sharded: Annotated[
+        bool | None, typer.Option(help="Whether replicas may share the optimizer's states out.", show_default="where known")
+    ] = None,
     evaluate: Annotated[Path | None, typer.Option("--evaluate", help="Price this plan instead of searching.")] = None,
     runner_ups: Annotated[int, typer.Option("--runner-ups", min=0, help="How many others to look for.")] = 3,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for exports and the picture.")] = None,
@@ -44,7 +50,7 @@ def plan_command(
         raise InputError("--cluster: expected the devices, as 8xA100; see 'placeopt clusters'")
     planned = plan(
         model, cluster, batch, costs=costs, formula=formula, recompute=recompute, mixed=mixed, seconds=seconds,
-        runner_ups=runner_ups,
+        runner_ups=runner_ups, sharded=sharded, schedules=None if schedules is None else tuple(schedules.split(",")),
     )  # fmt: skip
     if folder is not None and planned.plan is not None:
         from placeopt.planning.launch_files import write_launch_files
@@ -122,7 +128,10 @@ def _print(planned: Planned) -> None:
         )  # fmt: skip
     say(view)
     say("memory is that of the fullest device of a stage")
-    say(f"micro-batch {planned.plan.micro_batch}, {planned.price.rounds} per replica, schedule {planned.plan.schedule}")
+    states = ", sharded optimizer states" if planned.plan.sharded else ""
+    say(f"micro-batch {planned.plan.micro_batch}, {planned.price.rounds} per replica, schedule {planned.plan.schedule}{states}")
+    for line in planned.problem.space:
+        say(f"  of all plans with {line}" if line is planned.problem.space[0] else f"  {line}")
     for what, source in planned.problem.costs.sources:
         say(f"  {what}: {source}")
     for runner in planned.runner_ups:

@@ -55,7 +55,7 @@ def layers_of_devices(planned: Planned) -> dict[str, dict[int, int]]:
         for stage, replicas in zip(planned.plan.stages, planned.device_names(), strict=True):
             for group, names in zip(stage.each_replica(), replicas, strict=True):
                 for name in names:
-                    held[name] = dict.fromkeys(stage.layers, group.tensor)
+                    held.setdefault(name, {}).update(dict.fromkeys(stage.layers, group.tensor))
     return held
 
 

@@ -6,11 +6,12 @@ What a framework cannot express (unequal degrees between stages, unlike replicas
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.files import write_text
-from placeopt.plans.timeline import one_f_one_b
+from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from placeopt.plans.plan import TrainingPlan
 
 FORMS = ("torch", "megatron", "deepspeed")
+TORCH_NAMES = {"1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B", "zb-h1": "InterleavedZeroBubble", "zb-h2": "custom"}
+"""What torch calls the schedules; the rows say the order in any case."""
 
 
 def plan_of(planned: Planned) -> TrainingPlan:
@@ -46,7 +49,9 @@ def uniform_degrees(plan: TrainingPlan, form: str) -> tuple[int, int, int]:
     degrees = {tensor for _, tensor in kinds}
     if len(degrees) > 1:
         raise Refused(f"export to {form}: it knows one tensor degree for all stages, the plan has {sorted(degrees)}")
-    return len(plan.stages), plan.stages[0].data, degrees.pop()
+    if plan.schedule.startswith("zb"):
+        raise Refused(f"export to {form}: it has no schedule {plan.schedule}")
+    return len(plan.on_devices), plan.stages[0].data, degrees.pop()
 
 
 def torch_configuration(planned: Planned) -> dict[str, Any]:
@@ -61,19 +66,19 @@ def torch_configuration(planned: Planned) -> dict[str, Any]:
     rounds = 1 if price is None else price.rounds
     ranks: list[list[list[int]]] = []
     number = 0
-    for stage in plan.stages:
+    for stage in plan.on_devices:
         held = []
         for group in stage.each_replica():
             held.append(list(range(number, number + group.tensor)))
             number += group.tensor
         ranks.append(held)
     degrees = {group.tensor for stage in plan.stages for group in stage.replicas}
-    mesh = [len(plan.stages), plan.stages[0].data, next(iter(degrees))] if len(degrees) == 1 else None
-    names = planned.device_names()
-    rows = [
-        [f"{i}{'B' if backward else 'F'}{j}" for j, backward in one_f_one_b(len(plan.stages), rounds, i)]
-        for i in range(len(plan.stages))
-    ]
+    mesh = [len(ranks), plan.stages[0].data, next(iter(degrees))] if len(degrees) == 1 else None
+    names, schedule = planned.device_names()[: len(ranks)], parse_schedule(plan.schedule)
+    orders = [schedule.order(len(plan.stages), rounds, device) for device in range(len(ranks))]
+    # torch calls the gradient of the inputs I where that of the weights is apart
+    actions = {"B": "I" if schedule.splits_backward else "B"}
+    rows = [[f"{step.stage}{actions.get(step.kind, step.kind)}{step.micro_batch}" for step in order] for order in orders]
     return {
         "world_size": number, "mesh": mesh, "mesh_dim_names": ["pp", "dp", "tp"] if mesh else None,
         "device_of_rank": [name for stage in names for replica in stage for name in replica],
@@ -85,7 +90,9 @@ def torch_configuration(planned: Planned) -> dict[str, Any]:
         "split_points": [stage.layers[0] for stage in plan.stages[1:]],
         "layers": [list(stage.layers) for stage in plan.stages],
         "recompute": [bool(stage.recompute) for stage in plan.stages],
-        "micro_batch": plan.micro_batch, "micro_batches": rounds, "schedule_name": "1F1B", "schedule": rows,
+        "micro_batch": plan.micro_batch, "micro_batches": rounds,
+        "schedule_name": TORCH_NAMES[schedule.name.partition(":")[0]], "schedule": rows,
+        "stages_per_device": schedule.chunks, "sharded_states": plan.sharded,
     }  # fmt: skip
 
 
@@ -108,6 +115,12 @@ def megatron_arguments(planned: Planned) -> list[str]:
         arguments += [f"--decoder-first-pipeline-num-layers={sizes[0]}", f"--decoder-last-pipeline-num-layers={sizes[-1]}"]
         if len(set(sizes[1:-1])) > 1:
             raise Refused(f"export to megatron: stages between the first and the last have to be alike, received {sizes}")
+        if len(sizes) > stages:
+            raise Refused(f"export to megatron: interleaved stages have to be alike, received {sizes}")
+    if len(sizes) > stages:
+        arguments.append(f"--num-layers-per-virtual-pipeline-stage={sizes[0]}")
+    if plan.sharded:
+        arguments.append("--use-distributed-optimizer")
     if any(stage.recompute for stage in plan.stages):
         arguments += ["--recompute-granularity=full", "--recompute-method=uniform", "--recompute-num-layers=1"]
     return arguments
@@ -123,11 +136,14 @@ def deepspeed_configuration(planned: Planned) -> dict[str, Any]:
     """
     plan = plan_of(planned)
     stages, data, tensor = uniform_degrees(plan, "deepspeed")
+    if len(plan.stages) > stages:
+        raise Refused(f"export to deepspeed: it has no schedule {plan.schedule}")
     rounds = planned.problem.rounds(plan.micro_batch, data)
     return {
         "config": {
             "train_batch_size": rounds * plan.micro_batch * data, "train_micro_batch_size_per_gpu": plan.micro_batch,
             "gradient_accumulation_steps": rounds,
+            "zero_optimization": {"stage": int(plan.sharded)},
             "activation_checkpointing": {"partition_activations": False} if any(s.recompute for s in plan.stages) else {},
         },
         "arguments": [f"--pipe-parallel-size={stages}", f"--model-parallel-size={tensor}", "--partition-method=parameters"],
@@ -143,9 +159,8 @@ def write_launch_files(planned: Planned, folder: Path) -> list[Path]:
         write_text(folder / "torch.json", json.dumps(torch, indent=1) + "\n"),
         write_text(folder / "schedule.csv", "".join(",".join(row) + "\n" for row in torch["schedule"])),
     ]
-    try:
+    with suppress(Refused):
         written.append(write_text(folder / "megatron.txt", "\n".join(megatron_arguments(planned)) + "\n"))
+    with suppress(Refused):
         written.append(write_text(folder / "deepspeed.json", json.dumps(deepspeed_configuration(planned), indent=1) + "\n"))
-    except Refused:
-        pass
     return written

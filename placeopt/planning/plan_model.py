@@ -18,6 +18,7 @@ from placeopt.plans.published_costs import PublishedStepCosts
 from placeopt.plans.roofline_tables import roofline_costs
 from placeopt.plans.step_price import StepPrice, step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
+from placeopt.plans.step_schedules import parse_schedule
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 SIZES = (1, 2, 4, 8, 16, 32)
 """Micro-batches that are tried where times come from a roofline."""
 
+SCHEDULES = ("1f1b", "interleaved-1f1b:2", "zb-h1")
+"""Schedules that are searched unless others are named."""
+
 FORMULAS = ("predicted", "published")
 RUNNER_UP_GAP = 0.01
 """Runner-ups are found to this part."""
@@ -36,7 +40,8 @@ RUNNER_UP_GAP = 0.01
 
 def plan_problem(
     model: Any, cluster: str | tuple[DevicePool, ...], batch: int, *, costs: str | Path | None = None,
-    formula: str = "predicted", recompute: bool = True, mixed: bool = False,
+    formula: str = "predicted", recompute: bool = True, mixed: bool = False, schedules: tuple[str, ...] | None = None,
+    sharded: bool | None = None,
 ) -> StepPlanProblem:  # fmt: skip
     """Return the problem of training a model.
 
@@ -49,6 +54,8 @@ def plan_problem(
     costs : folder with layer_times.json, layer_sizes.json and network.json; without it times come from a roofline.
     formula : how a step is priced with `costs`: our prediction, or the published formula.
     recompute : whether stages may be recomputed. mixed : whether replicas of a stage may be of two kinds.
+    schedules, sharded : see `StepPlanProblem`; by default what the cost model knows of `SCHEDULES`, and whether it knows
+        sharded states.
 
     Raises
     ------
@@ -73,7 +80,12 @@ def plan_problem(
         else:
             found = PredictedStepCosts(table.monotone(), read_network(path))
         name = f"{model} on {' + '.join(f'{pool.count} {pool.kind}' for pool in pools)}"
-    return StepPlanProblem(found, pools, batch, recompute=recompute and formula == "predicted", mixed=mixed, name=name)
+    known = tuple(s for s in SCHEDULES if found.splits_backward or not parse_schedule(s).splits_backward)
+    return StepPlanProblem(
+        found, pools, batch, recompute=recompute and formula == "predicted", mixed=mixed, name=name,
+        schedules=schedules or (("1f1b",) if formula == "published" else known),
+        sharded=found.shards_states if sharded is None else sharded,
+    )  # fmt: skip
 
 
 def _one_sample(model: Any) -> Any:
@@ -123,6 +135,11 @@ def _others(problem: StepPlanProblem, best: TrainingPlan) -> list[tuple[str, Ste
         found.append((f"fewer than {len(best.stages)} stages", problem.replace(max_stages=len(best.stages) - 1)))
     if any(stage.recompute for stage in best.stages):
         found.append(("no recomputation", problem.replace(recompute=False)))
+    others = tuple(name for name in problem.schedules if name != best.schedule)
+    if others and len(best.stages) > 1:
+        found.append((f"a schedule other than {best.schedule}", problem.replace(schedules=others)))
+    if best.sharded:
+        found.append(("whole optimizer states", problem.replace(sharded=False)))
     return found
 
 
@@ -140,9 +157,9 @@ def _why(mine: StepPrice, theirs: StepPrice) -> str:
     def parts(price: StepPrice) -> dict[str, int]:
         longest = max(stage.period for stage in price.stages)
         fill = sum(stage.fill for stage in price.stages)
-        steady = (price.rounds - 1) * longest
+        steady = (price.slots - 1) * longest
         return {
-            "the stage with the longest period": price.rounds * longest, "filling and draining": fill - longest,
+            "the stage with the longest period": price.slots * longest, "filling and draining": fill - longest,
             "gradients and optimizer": price.step - steady - fill,
         }  # fmt: skip
 

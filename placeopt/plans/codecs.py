@@ -24,7 +24,7 @@ def encode_plan(plan: TrainingPlan) -> dict[str, Any]:
         }
         for stage in plan.stages
     ]
-    return {"stages": stages, "micro_batch": plan.micro_batch, "schedule": plan.schedule}
+    return {"stages": stages, "micro_batch": plan.micro_batch, "schedule": plan.schedule, "sharded": plan.sharded}
 
 
 def decode_plan(body: Body) -> TrainingPlan:
@@ -37,7 +37,8 @@ def decode_plan(body: Body) -> TrainingPlan:
         )
         layers, again = item.integers("layers"), item.integers("recompute")
         stages.append(PlanStage(tuple(layers.tolist()), groups, tuple(again.tolist())))
-    return TrainingPlan(tuple(stages), body.integer("micro_batch", 1), body.text("schedule", "1f1b"))
+    return TrainingPlan(tuple(stages), body.integer("micro_batch", 1), body.text("schedule", "1f1b"),
+                        body.flag("sharded", False))  # fmt: skip
 
 
 def _encode_sample(problem: SamplePlanProblem) -> dict[str, Any]:

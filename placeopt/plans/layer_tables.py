@@ -39,6 +39,8 @@ class LayerTable:
     outputs : floats of the output of each layer, per sample, shape (L,).
     float_bytes : bytes of a float.
     source : where the numbers come from.
+    weight_part : part of each layer's backward pass that only the gradients of its weights take, shape (L,), and
+        weights_source : where that comes from; by default half of it where a layer has weights.
     """
 
     model: str
@@ -48,8 +50,12 @@ class LayerTable:
     outputs: NDArray[np.float64]
     float_bytes: int = 4
     source: str = "measured"
+    weight_part: NDArray[np.float64] | None = None
+    weights_source: str = "assumed: half of the backward pass of layers with weights"
 
     def __post_init__(self) -> None:
+        if self.weight_part is None:
+            object.__setattr__(self, "weight_part", 0.5 * (next(iter(self.parameters.values())) > 0))
         for key, value in self.times.items():
             if value.shape != (self.num_layers, 3):
                 raise InputError(f"layer table '{self.model}': times of {key}: expected {self.num_layers} layers with 3 "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from placeopt.model.errors import InputError
+from placeopt.plans.step_schedules import parse_schedule
 
 
 @dataclass(frozen=True)
@@ -67,24 +68,34 @@ class TrainingPlan:
     Attributes
     ----------
     micro_batch : samples per micro-batch and replica.
-    schedule : the pipeline schedule that the prices assume.
+    schedule : the pipeline schedule that the prices assume, see `placeopt.plans.step_schedules`. With v stages per device
+        stage i runs on the devices of stage i mod (S / v), and the groups of both are equal.
+    sharded : whether the replicas of a stage share the optimizer's states out among themselves.
     """
 
     stages: tuple[PlanStage, ...]
     micro_batch: int = 1
     schedule: str = "1f1b"
+    sharded: bool = False
+
+    @property
+    def on_devices(self) -> tuple[PlanStage, ...]:
+        """The stages that come first on their devices: all but the later ones of interleaved schedules."""
+        return self.stages[: -(-len(self.stages) // parse_schedule(self.schedule).chunks)]
 
     def devices(self) -> dict[str, int]:
         """Return the devices used of each kind."""
         used: dict[str, int] = {}
-        for stage in self.stages:
+        for stage in self.on_devices:
             for group in stage.replicas:
                 used[group.kind] = used.get(group.kind, 0) + group.count * group.tensor
         return used
 
     def text(self) -> str:
         """Return the plan in one line."""
-        return " | ".join(_stage_text(stage) for stage in self.stages) + f" (micro-batch {self.micro_batch})"
+        how = "" if self.schedule == "1f1b" else f", {self.schedule}"
+        how += ", sharded states" if self.sharded else ""
+        return " | ".join(_stage_text(stage) for stage in self.stages) + f" (micro-batch {self.micro_batch}{how})"
 
 
 def _stage_text(stage: PlanStage) -> str:

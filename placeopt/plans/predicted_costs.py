@@ -34,6 +34,9 @@ FITTED_ON = ("clariden N8_D2", "clariden N8_D4", "mit N4_D1", "mit N2_D1")
 MEMORY_FITTED_ON = ("clariden N8_D2", "mit N4_D1", "clariden N1_D1_M4_G32", "clariden N32_D32")
 """Measured plans that the constants of memory were fitted on."""
 
+MOMENT_BYTES = 8.0
+"""Bytes of the optimizer's states per parameter, two 32-bit moments, which replicas may share out."""
+
 PROFILED_BLOCKS = 2
 """Blocks of the model whose optimizer step was measured, beside its first and last layer."""
 
@@ -69,11 +72,17 @@ class PredictedStepCosts(TabledStepCosts):
     constants: Constants = field(default_factory=Constants)
     name: str = "predicted step time"
     closing_apart: bool = field(default=False, init=False)
+    splits_backward: bool = field(default=True, init=False)
+    shards_states: bool = field(default=True, init=False)
 
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:
         """Where the numbers come from."""
-        return *self.table_sources, ("constants", self.constants.source)
+        return (
+            *self.table_sources, ("gradients of weights", self.table.weights_source), ("constants", self.constants.source),
+            ("sharded states", "counted: two 32-bit moments per parameter; reduce-scatter and all-gather take as long as the "
+             "all-reduce by a ring, the optimizer a share"),
+        )  # fmt: skip
 
     def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
         """Forward and backward, and forward again with recomputation."""
@@ -82,6 +91,13 @@ class PredictedStepCosts(TabledStepCosts):
             return None
         seconds = (1 + recompute) * times[:, FORWARD] + times[:, BACKWARD]
         return np.floor(seconds / TICK_SECONDS + 0.5).astype(np.int64)
+
+    def weight_ticks(self, kind: str, tensor: int, micro_batch: int) -> NDArray[np.int64] | None:
+        """A part of the backward pass of each layer, rounded down."""
+        times = self.table.times.get((kind, micro_batch, tensor))
+        if times is None:
+            return None
+        return np.floor(self.table.weight_part * times[:, BACKWARD] / TICK_SECONDS).astype(np.int64)
 
     def send_ticks(
         self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
@@ -102,10 +118,13 @@ class PredictedStepCosts(TabledStepCosts):
         sizes = self.table.parameters[group.tensor]
         profiled = float(sizes[0] + sizes[-1] + PROFILED_BLOCKS * sizes[1])
         seconds = float(self.table.times[group.kind, load.micro_batch, group.tensor][1, OPTIMIZER])
-        return ticks(seconds * float(sizes[load.first : load.last].sum()) / profiled)
+        return ticks(seconds * float(sizes[load.first : load.last].sum()) / profiled / load.shards)
 
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
-        """Ring over the slowest pair of neighbours, all devices of a replica sending their share."""
+        """Ring over the slowest pair of neighbours, all devices of a replica sending their share.
+
+        Its two halves are the reduce-scatter of gradients and the all-gather of parameters that sharded states need.
+        """
         count = sum(group.count for group in groups)
         if count == 1:
             return 0
@@ -119,7 +138,10 @@ class PredictedStepCosts(TabledStepCosts):
         return ticks(2 * (count - 1) / count * size / rate)
 
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
-        """See the module; with recomputation only the inputs of layers are kept, and one layer is unfolded at a time."""
+        """See the module; with recomputation only the inputs of layers are kept, and one layer is unfolded at a time.
+
+        Sharded states leave each replica its share of the moments.
+        """
         inside, scale = slice(load.first, load.last), load.micro_batch * self.table.float_bytes
         kept = self.table.activations[group.tensor][inside]
         floats = float(kept.sum()) * load.flight
@@ -127,11 +149,13 @@ class PredictedStepCosts(TabledStepCosts):
             floats = float(np.minimum(self.table.outputs[inside], kept).sum()) * load.flight + float(kept.max())
         if load.last == self.num_layers:
             floats += self.constants.loss / self.constants.overhead * float(kept[-1])
-        return math.ceil(self.constants.base_bytes + self._state(load, group) + self.constants.overhead * floats * scale)
+        kept_bytes = load.chunks * self.constants.overhead * floats * scale
+        return math.ceil(self.constants.base_bytes + self._state(load, group) + kept_bytes)
 
     def state_bytes(self, load: Load, group: ReplicaGroup) -> int:
         """Bytes of weights, gradients and optimizer state on a device, of those that `memory_bytes` counts."""
         return math.ceil(self._state(load, group))
 
     def _state(self, load: Load, group: ReplicaGroup) -> float:
-        return float(self.table.parameters[group.tensor][load.first : load.last].sum()) * self.constants.state_bytes
+        per_parameter = self.constants.state_bytes - MOMENT_BYTES * (1 - 1 / load.shards)
+        return load.chunks * float(self.table.parameters[group.tensor][load.first : load.last].sum()) * per_parameter

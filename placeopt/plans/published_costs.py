@@ -56,6 +56,8 @@ class PublishedStepCosts(TabledStepCosts):
 
     name: str = "published step time"
     closing_apart: bool = field(default=True, init=False)
+    splits_backward: bool = field(default=False, init=False)
+    shards_states: bool = field(default=False, init=False)
 
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:
@@ -68,6 +70,10 @@ class PublishedStepCosts(TabledStepCosts):
         if times is None or recompute:
             return None
         return np.floor((times[:, FORWARD] + times[:, BACKWARD]) / TICK_SECONDS + 0.5).astype(np.int64)
+
+    def weight_ticks(self, kind: str, tensor: int, micro_batch: int) -> NDArray[np.int64] | None:
+        """The formula does not tell them apart."""
+        return None
 
     def send_ticks(
         self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]
@@ -114,4 +120,4 @@ class PublishedStepCosts(TabledStepCosts):
         inside = slice(load.first, load.last)
         state = float(self.table.parameters[group.tensor][inside].sum()) * STATE_BYTES
         kept = float(self.table.activations[group.tensor][inside].sum()) * load.micro_batch * self.table.float_bytes
-        return int(state + kept * load.flight) + BESIDE_BYTES[group.tensor > 1]
+        return load.chunks * int(state + kept * load.flight) + BESIDE_BYTES[group.tensor > 1]

@@ -102,7 +102,7 @@ def roofline_costs(
     known = {t: work.parameters / t for t in degrees}
     table = LayerTable(
         graph.name, times, known, {t: work.activations / t for t in degrees}, work.outputs, 4,
-        f"roofline of '{graph.name}' on '{cluster.name}'",
+        f"roofline of '{graph.name}' on '{cluster.name}'", work.weight_part, "flops of the ops with weights, of all flops",
     )  # fmt: skip
     rate = FlatNetwork({pool.kind: between for pool in pools}, f"slowest link of '{cluster.name}', shared by no one else")
     return PredictedStepCosts(table, rate, ROOFLINE, "roofline step time"), pools
@@ -118,6 +118,9 @@ class _Work:
         self.parameters = np.bincount(layer, graph.resident / 4.0, count)
         size = graph.tensor_bytes / 4.0
         self.activations = np.bincount(layer[graph.producer], size, count)
+        own = np.bincount(layer, self.flops * (graph.resident > 0), count)
+        # the gradients of inputs and of weights take as many flops as the forward pass each
+        self.weight_part = own / np.maximum(np.bincount(layer, self.flops, count), 1.0) / BACKWARD_RATIO
         self.outputs = np.zeros(count)
         last = layer[graph.producer].copy()
         np.maximum.at(last, graph.edge_tensor, layer[graph.consumer])

@@ -7,8 +7,12 @@ per micro-batch, m being the longest period. For any prices y_k >= 0,
 
     D sum_v min_k y_k w_k(v) <= sum_k y_k (work done on kind k) <= m sum_k y_k n_k,
 
-which bounds m; prices 1 / n_k^a for some a are tried. The step is at least (n - 1) m, plus one pass through all layers at
+which bounds m; some relative prices are tried. The step is at least (n - 1) m, plus one pass through all layers at
 the fastest times there are. The least over all D and b is the bound. Transfers, all-reduce and memory are left out.
+
+With v stages per device the longest period is that of a stage, at least m / v since a device does all of its stages, n v of
+them are counted, and a pass through all layers counts a v-th. Where a schedule takes w times the gradients of weights from
+the fill, the pass takes at least the sum over layers of the least p - w g, p and g being a layer's ticks and their part.
 """
 
 from __future__ import annotations
@@ -17,14 +21,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.plans.step_schedules import parse_schedule
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.plans.step_problem import StepPlanProblem
+    from placeopt.plans.step_schedules import StepSchedule
 
 NEVER = 2**62
 PRICE_STEPS = 16
 """Relative prices of two kinds of devices that are tried."""
+
+FEW_STEPS = 4
+"""The same for more kinds."""
 
 
 class BatchWork(NamedTuple):
@@ -34,10 +44,12 @@ class BatchWork(NamedTuple):
     ----------
     fastest : least ticks of each layer, NEVER: impossible; shape (L,).
     priced : per choice of prices, the least priced device-ticks of all layers and the priced devices.
+    least_pass : least fill of all layers by the weight parts of the schedules there are.
     """
 
     fastest: NDArray[np.int64]
     priced: tuple[tuple[int, int], ...]
+    least_pass: dict[int, int]
 
 
 def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
@@ -45,12 +57,18 @@ def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
     layers = problem.costs.num_layers
     device_ticks = np.full((len(problem.pools), layers), NEVER, dtype=np.int64)
     fastest = np.full(layers, NEVER, dtype=np.int64)
+    parts = {parse_schedule(name).weight_parts for name in problem.schedules}
+    passing = {part: fastest.copy() for part in parts}
     for k, pool in enumerate(problem.pools):
         for tensor in problem.degrees(pool) if pool.count else ():
             ticks = problem.costs.layer_ticks(pool.kind, tensor, micro_batch, False)
             if ticks is not None and tensor <= pool.count:
                 device_ticks[k] = np.minimum(device_ticks[k], ticks * tensor)
                 fastest = np.minimum(fastest, ticks)
+                weights = problem.costs.weight_ticks(pool.kind, tensor, micro_batch) if any(parts) else None
+                for part in parts:
+                    left = ticks if weights is None else ticks - part * weights
+                    passing[part] = np.minimum(passing[part], left)
     priced = []
     for prices in _prices(len(problem.pools)):
         usable = device_ticks < NEVER
@@ -58,7 +76,8 @@ def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
         supply = int(sum(price * pool.count for price, pool in zip(prices.tolist(), problem.pools, strict=True)))
         if supply and (least < NEVER).all():
             priced.append((int(least.sum()), supply))
-    return BatchWork(fastest, tuple(priced))
+    known = (fastest < NEVER).all()
+    return BatchWork(fastest, tuple(priced), {part: max(0, int(row.sum())) if known else 0 for part, row in passing.items()})
 
 
 def least_period(work: BatchWork, data: int) -> int:
@@ -69,25 +88,48 @@ def least_period(work: BatchWork, data: int) -> int:
 
 
 def _prices(kinds: int) -> list[NDArray[np.int64]]:
-    """Return whole prices per kind: equal ones, and all mixtures for two kinds."""
-    found = [np.ones(kinds, dtype=np.int64)]
-    if kinds == 2:
-        found += [np.array([part, PRICE_STEPS - part], dtype=np.int64) for part in range(1, PRICE_STEPS)]
-    return found
+    """Return whole prices per kind: equal ones, and mixtures."""
+    steps = PRICE_STEPS if kinds == 2 else FEW_STEPS
+    mixtures = price_mixtures(kinds, steps)
+    return [np.ones(kinds, dtype=np.int64), *mixtures[mixtures.min(axis=1) > 0 if kinds == 2 else slice(None)]]
 
 
-def area_of(problem: StepPlanProblem, work: BatchWork, micro_batch: int, data: int) -> int:
-    """Return the area bound of one micro-batch and data degree."""
+def price_mixtures(kinds: int, steps: int) -> NDArray[np.int64]:
+    """Return all whole prices of kinds that sum to `steps`, shape (mixtures, kinds); for one kind its price is one."""
+    if kinds == 1:
+        return np.ones((1, 1), dtype=np.int64)
+    found = [(first, *rest) for first in range(steps + 1) for rest in _summing(kinds - 1, steps - first)]
+    return np.array(found, dtype=np.int64)
+
+
+def _summing(kinds: int, total: int) -> list[tuple[int, ...]]:
+    if kinds == 1:
+        return [(total,)]
+    return [(first, *rest) for first in range(total + 1) for rest in _summing(kinds - 1, total - first)]
+
+
+def area_of(problem: StepPlanProblem, work: BatchWork, micro_batch: int, data: int, schedule: StepSchedule) -> int:
+    """Return the area bound of one micro-batch, data degree and schedule."""
+    period, rest = period_and_fill(work, data, schedule)
+    return NEVER if period >= NEVER else (problem.rounds(micro_batch, data) * schedule.chunks - 1) * period + rest
+
+
+def period_and_fill(work: BatchWork, data: int, schedule: StepSchedule) -> tuple[int, int]:
+    """Return bounds on the longest period of a stage, NEVER if there is no plan, and on the fill."""
     period = least_period(work, data)
     if period >= NEVER:
-        return NEVER
-    return (problem.rounds(micro_batch, data) - 1) * period + max(period, int(work.fastest.sum()))
+        return NEVER, 0
+    passing = work.least_pass[schedule.weight_parts]
+    if schedule.name == "1f1b":
+        return period, max(period, passing)
+    return -(-period // schedule.chunks), -(-passing // schedule.chunks)
 
 
 def area_bound(problem: StepPlanProblem) -> int:
-    """Return the least area bound of all micro-batches and data degrees."""
+    """Return the least area bound of all micro-batches, data degrees and schedules."""
     best = NEVER
     for size in problem.micro_batches:
         work = batch_work(problem, size)
-        best = min([best, *(area_of(problem, work, size, data) for data in problem.data_degrees)])
+        for schedule in map(parse_schedule, problem.schedules):
+            best = min([best, *(area_of(problem, work, size, data, schedule) for data in problem.data_degrees)])
     return 0 if best >= NEVER else best

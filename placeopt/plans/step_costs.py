@@ -4,6 +4,7 @@ With n micro-batches per replica, a step takes
 
     (n - 1) max_i period_i + sum_i fill_i + closing
 
+(1F1B; `placeopt.plans.step_schedules` says what other schedules change),
 where a stage's period and fill are its compute plus shares of the transfers before and behind it, and closing is the
 all-reduce of the gradients and the optimizer: the largest of a stage, or the largest all-reduce plus the largest
 optimizer step, whichever the model says. A cost model names the source of every number (`sources`).
@@ -32,13 +33,19 @@ class LinkShares(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What memory depends on: layers first..last - 1, micro-batch, micro-batches in flight, recomputation."""
+    """What memory depends on.
+
+    Layers first..last - 1, micro-batch, micro-batches in flight, recomputation; `chunks`: stages of the device, all counted
+    like this one; `shards`: replicas among which the optimizer's states are shared out.
+    """
 
     first: int
     last: int
     micro_batch: int
     flight: int
     recompute: bool
+    chunks: int = 1
+    shards: int = 1
 
 
 class StepCosts(Protocol):
@@ -65,6 +72,11 @@ class StepCosts(Protocol):
         ...
 
     @property
+    def shards_states(self) -> bool:
+        """Whether the model knows sharded optimizer states (`Load.shards`)."""
+        ...
+
+    @property
     def sources(self) -> tuple[tuple[str, str], ...]:
         """What comes from where."""
         ...
@@ -79,6 +91,15 @@ class StepCosts(Protocol):
 
     def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
         """Forward and backward of each layer for one micro-batch, None where nothing is known."""
+        ...
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether the model tells the gradients of weights apart (`weight_ticks`)."""
+        ...
+
+    def weight_ticks(self, kind: str, tensor: int, micro_batch: int) -> NDArray[np.int64] | None:
+        """Part of `layer_ticks` that only the gradients of weights take, None where nothing is known."""
         ...
 
     def send_ticks(
@@ -99,11 +120,11 @@ class StepCosts(Protocol):
         ...
 
     def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
-        """One optimizer step."""
+        """One optimizer step, on a share of the parameters where states are sharded."""
         ...
 
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
-        """All-reduce of the gradients of a stage between its replicas."""
+        """All-reduce of the gradients of a stage; with sharded states reduce-scatter, and all-gather of the parameters."""
         ...
 
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:

@@ -20,6 +20,7 @@ def judge_step_plan(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
     degrees = {stage.data for stage in plan.stages}
     if len(degrees) != 1 or not degrees <= set(problem.data_degrees):
         wrong.append(f"expected one of the data degrees in every stage, received {sorted(degrees)}")
+    wrong += _schedule(problem, plan)
     if len(plan.stages) > problem.max_stages:
         wrong.append(f"{len(plan.stages)} stages, at most {problem.max_stages} are allowed")
     for i, stage in enumerate(plan.stages):
@@ -30,6 +31,112 @@ def judge_step_plan(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
     for i in range(len(plan.stages)):
         wrong += [f"stage {i}: {words}" for words in _memory(problem, plan, i)]
     return wrong
+
+
+def _schedule(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
+    wrong: list[str] = []
+    if plan.schedule not in problem.schedules:
+        return [f"schedule {plan.schedule} is none of {', '.join(problem.schedules)}"]
+    if not plan.stages:
+        return ["the plan has no stages"]
+    if plan.sharded and not problem.sharded:
+        wrong.append("the optimizer states are sharded, which is not allowed")
+    count, chunks = len(plan.stages), _chunks(plan)
+    if chunks > 1:
+        ranks = count // chunks
+        if count % chunks or ranks < 2 or _rounds(problem, plan) % ranks:
+            wrong.append(f"{count} stages and {_rounds(problem, plan)} micro-batches: expected {chunks} stages on each of at "
+                         "least 2 devices, and micro-batches a multiple of these")  # fmt: skip
+        if any(stage.replicas != plan.stages[0].replicas for stage in plan.stages):
+            wrong.append("interleaved stages: expected like replicas of all")
+    if plan.schedule.startswith("zb") and (count < 2 or _rounds(problem, plan) < max(_kept(plan, i) for i in range(count))):
+        wrong.append(f"{_rounds(problem, plan)} micro-batches are too few for {plan.schedule} on {count} stages")
+    return wrong
+
+
+def _chunks(plan: TrainingPlan) -> int:
+    return int(plan.schedule.split(":")[1]) if plan.schedule.startswith("interleaved") else 1
+
+
+def _rounds(problem: StepPlanProblem, plan: TrainingPlan) -> int:
+    rounds = 0
+    while rounds * plan.micro_batch * sum(group.count for group in plan.stages[0].replicas) < problem.batch:
+        rounds += 1
+    return rounds
+
+
+def _kept(plan: TrainingPlan, i: int) -> int:
+    """Micro-batches kept by a stage of a schedule with one stage per device, however many there are."""
+    count = len(plan.stages)
+    return {"1f1b": count - i, "zb-h1": count, "zb-h2": 2 * count - 1}[plan.schedule]
+
+
+def _flight(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> int:
+    """Most micro-batches kept by a stage; interleaved, by going through all passes of its device one by one."""
+    rounds, chunks = _rounds(problem, plan), _chunks(plan)
+    if chunks == 1:
+        return min(rounds, _kept(plan, i))
+    ranks = len(plan.stages) // chunks
+    forward = [stage for _ in range(rounds // ranks) for stage in range(chunks) for _ in range(ranks)]
+    backward = [chunks - 1 - stage for stage in forward]
+    early = min(len(forward), 2 * (ranks - 1 - i % ranks) + (chunks - 1) * ranks)
+    held = most = 0
+    for at in range(len(forward) + early):
+        held += at < len(forward) and forward[at] == i // ranks
+        most = max(most, held)
+        held -= at >= early and backward[at - early] == i // ranks
+    return most
+
+
+def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
+    """Return the ticks of a step of a plan without violations, from the model's numbers."""
+    costs, count, chunks, rounds = problem.costs, len(plan.stages), _chunks(plan), _rounds(problem, plan)
+    parts = {"zb-h1": 2, "zb-h2": 3}.get(plan.schedule, 0)
+    periods, first_pass, syncs, updates = [], 0, [], []
+    for i, stage in enumerate(plan.stages):
+        ticks, filling = [], []
+        for group in stage.replicas:
+            row = costs.layer_ticks(group.kind, group.tensor, plan.micro_batch, len(stage.recompute) > 0)
+            ticks.append(sum(int(row[v]) for v in stage.layers))  # type: ignore[index]
+            saved = 0
+            if parts and i < count - 1:
+                weights = costs.weight_ticks(group.kind, group.tensor, plan.micro_batch)
+                saved = parts * sum(int(weights[v]) for v in stage.layers)  # type: ignore[index]
+            filling.append(ticks[-1] - min(saved, ticks[-1]))
+        period, load = max(ticks), _load(problem, plan, i)
+        first_pass += (max(filling) + chunks - 1) // chunks
+        if i > 0:
+            shares = costs.link_shares(*_sent(problem, plan, i), i == 1, i == count - 1, count)
+            period += shares.period_behind
+            first_pass += (shares.fill_behind + chunks - 1) // chunks
+        if i < count - 1:
+            shares = costs.link_shares(*_sent(problem, plan, i + 1), i == 0, i == count - 2, count)
+            period += shares.period_before
+            first_pass += (shares.fill_before + chunks - 1) // chunks
+        periods.append(period)
+        syncs.append(chunks * costs.sync_ticks(load, stage.replicas))
+        updates.append(chunks * max(costs.optimizer_ticks(load, group) for group in stage.replicas))
+    closing = max(x + y for x, y in zip(syncs, updates, strict=True))
+    if costs.closing_apart:
+        closing = max(syncs) + max(updates)
+    return max(periods) * (rounds * chunks - 1) + first_pass + closing
+
+
+def _sent(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> tuple[int, int]:
+    """Ticks either way of the slowest pair of replicas of stages i - 1 and i with the same number."""
+    ends = [
+        [(group.kind, group.tensor) for group in stage.replicas for _ in range(group.count)]
+        for stage in plan.stages[i - 1 : i + 1]
+    ]
+    found = [problem.costs.send_ticks(plan.stages[i].layers[0], plan.micro_batch, a, b) for a, b in set(zip(*ends, strict=True))]
+    return max(forward for forward, _ in found), max(backward for _, backward in found)
+
+
+def _load(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> Load:
+    stage = plan.stages[i]
+    shards = sum(group.count for group in stage.replicas) if plan.sharded else 1
+    return Load(min(stage.layers), max(stage.layers) + 1, plan.micro_batch, _flight(problem, plan, i),
+                len(stage.recompute) > 0, _chunks(plan), shards)  # fmt: skip
 
 
 def _layers(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
@@ -62,7 +169,7 @@ def _replicas(problem: StepPlanProblem, stage: PlanStage) -> list[str]:
 
 def _devices(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
     used: dict[str, int] = {}
-    for stage in plan.stages:
+    for stage in plan.stages[: len(plan.stages) // _chunks(plan)]:
         for group in stage.replicas:
             used[group.kind] = used.get(group.kind, 0) + group.tensor * group.count
     return [
@@ -72,12 +179,7 @@ def _devices(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
 
 
 def _memory(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> list[str]:
-    stage, wrong = plan.stages[i], []
-    data, rounds = sum(group.count for group in stage.replicas), 0
-    while rounds * plan.micro_batch * data < problem.batch:
-        rounds += 1
-    flight = min(len(plan.stages) - i, rounds)
-    load = Load(min(stage.layers), max(stage.layers) + 1, plan.micro_batch, flight, len(stage.recompute) > 0)
+    stage, load, wrong = plan.stages[i], _load(problem, plan, i), []
     for group in stage.replicas:
         times = problem.costs.layer_ticks(group.kind, group.tensor, plan.micro_batch, load.recompute)
         if times is None:
@@ -85,5 +187,5 @@ def _memory(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> list[str]:
             continue
         needed, there = problem.costs.memory_bytes(load, group), problem.pool(group.kind).memory
         if needed > there:
-            wrong.append(f"{needed} bytes on '{group.kind}' with {flight} micro-batches in flight, a device has {there}")
+            wrong.append(f"{needed} bytes on '{group.kind}' with {load.flight} micro-batches in flight, a device has {there}")
     return wrong

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.plans.plan_objective import PlanObjective
 from placeopt.plans.step_bounds import area_bound
-from placeopt.plans.step_judge import judge_step_plan
+from placeopt.plans.step_judge import judge_step_plan, judged_step
 from placeopt.plans.step_price import step_price
 
 if TYPE_CHECKING:
@@ -27,8 +27,11 @@ class StepTime(PlanObjective):
         return step_price(problem, plan).step
 
     def violations(self, problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
-        """See `judge_step_plan`."""
-        return judge_step_plan(problem, plan)
+        """See `judge_step_plan`; the judge's own price has to be the evaluator's."""
+        wrong = judge_step_plan(problem, plan)
+        if not wrong and judged_step(problem, plan) != self.price(problem, plan):
+            wrong = [f"a step takes {judged_step(problem, plan)} ticks, not {self.price(problem, plan)}"]
+        return wrong
 
     def lower_bounds(self, problem: StepPlanProblem) -> dict[str, int]:
         """Return the area bound."""

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from placeopt.plans.step_costs import Load
+from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
-    from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
+    from placeopt.plans.plan import ReplicaGroup, TrainingPlan
     from placeopt.plans.step_costs import StepCosts
     from placeopt.plans.step_problem import StepPlanProblem
+    from placeopt.plans.step_schedules import StepSchedule
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,9 @@ class StagePrice:
     Attributes
     ----------
     compute : of one micro-batch. period : between micro-batches. fill : of the first micro-batch. sync, optimizer : at
-        the end of the step. memory : of the fullest device, and `kind` its kind. flight : micro-batches kept.
+        the end of the step, of all stages of the device as if they were like this one, as is memory : of the fullest
+        device, and `kind` its kind. flight : micro-batches kept. transfers : what the first micro-batch waits for beside
+        compute.
     """
 
     compute: int
@@ -31,6 +35,7 @@ class StagePrice:
     memory: int
     kind: str
     flight: int
+    transfers: int
 
 
 @dataclass(frozen=True)
@@ -39,11 +44,13 @@ class StepPrice:
 
     Attributes
     ----------
-    step : ticks of a step. rounds : micro-batches per replica. bottleneck : index of the stage with the longest period.
+    step : ticks of a step. rounds : micro-batches per replica. slots : passes on a device, rounds times its stages.
+    bottleneck : index of the stage with the longest period.
     """
 
     step: int
     rounds: int
+    slots: int
     stages: tuple[StagePrice, ...]
 
     @property
@@ -57,43 +64,67 @@ class StepPrice:
         return max(stage.sync + stage.optimizer for stage in self.stages)
 
 
-def plan_load(stage: PlanStage, position: int, stages: int, micro_batch: int, rounds: int) -> Load:
-    """Return what a stage holds: S - i micro-batches in flight, at most those of the step."""
-    flight = min(rounds, stages - position)
-    return Load(stage.layers[0], stage.layers[-1] + 1, micro_batch, flight, bool(stage.recompute))
+def plan_load(plan: TrainingPlan, position: int, rounds: int) -> Load:
+    """Return what a stage holds."""
+    schedule, stage = parse_schedule(plan.schedule), plan.stages[position]
+    flight = schedule.flight(len(plan.stages), position, rounds)
+    shards = stage.data if plan.sharded else 1
+    first, last = stage.layers[0], stage.layers[-1] + 1
+    return Load(first, last, plan.micro_batch, flight, bool(stage.recompute), schedule.chunks, shards)
 
 
 def step_price(problem: StepPlanProblem, plan: TrainingPlan) -> StepPrice:
     """Return the price of a well-formed plan."""
-    costs, count = problem.costs, len(plan.stages)
+    costs, count, schedule = problem.costs, len(plan.stages), parse_schedule(plan.schedule)
     rounds = problem.rounds(plan.micro_batch, plan.stages[0].data)
-    period, fill, loads, compute = [], [], [], []
-    for i, stage in enumerate(plan.stages):
-        load = plan_load(stage, i, count, plan.micro_batch, rounds)
-        ticks = max(_compute(costs, load, group) for group in stage.replicas)
-        compute.append(ticks)
-        period.append(ticks)
-        fill.append(ticks)
-        loads.append(load)
+    loads = [plan_load(plan, i, rounds) for i in range(count)]
+    compute = [
+        max(_compute(costs, load, group) for group in stage.replicas)
+        for load, stage in zip(loads, plan.stages, strict=True)
+    ]
+    period, fill = list(compute), [_fill(costs, plan, loads[i], i, schedule) for i in range(count)]
+    waits = [0] * count
     for i in range(count - 1):
         forward, backward = _transfers(costs, plan, i)
         shares = costs.link_shares(forward, backward, i == 0, i == count - 2, count)
+        waits[i] += shares.fill_before
+        waits[i + 1] += shares.fill_behind
         period[i] += shares.period_before
-        fill[i] += shares.fill_before
+        fill[i] += part_of(shares.fill_before, schedule.chunks)
         period[i + 1] += shares.period_behind
-        fill[i + 1] += shares.fill_behind
+        fill[i + 1] += part_of(shares.fill_behind, schedule.chunks)
     stages = []
     for i, stage in enumerate(plan.stages):
         fullest = max(stage.replicas, key=lambda group: costs.memory_bytes(loads[i], group))
         stages.append(StagePrice(
-            compute[i], period[i], fill[i], costs.sync_ticks(loads[i], stage.replicas),
-            max(costs.optimizer_ticks(loads[i], group) for group in stage.replicas),
-            costs.memory_bytes(loads[i], fullest), fullest.kind, loads[i].flight,
+            compute[i], period[i], fill[i], schedule.chunks * costs.sync_ticks(loads[i], stage.replicas),
+            schedule.chunks * max(costs.optimizer_ticks(loads[i], group) for group in stage.replicas),
+            costs.memory_bytes(loads[i], fullest), fullest.kind, loads[i].flight, waits[i],
         ))  # fmt: skip
     closing = max(stage.sync + stage.optimizer for stage in stages)
     if costs.closing_apart:
         closing = max(stage.sync for stage in stages) + max(stage.optimizer for stage in stages)
-    return StepPrice((rounds - 1) * max(period) + sum(fill) + closing, rounds, tuple(stages))
+    slots = rounds * schedule.chunks
+    return StepPrice((slots - 1) * max(period) + sum(fill) + closing, rounds, slots, tuple(stages))
+
+
+def part_of(ticks: int, chunks: int) -> int:
+    """Return the part of one stage of a device, rounded up."""
+    return -(-ticks // chunks)
+
+
+def _fill(costs: StepCosts, plan: TrainingPlan, load: Load, position: int, schedule: StepSchedule) -> int:
+    """Return what the first micro-batch waits for a stage's compute, less the W that fills the gap."""
+    stage, most = plan.stages[position], 0
+    for group in stage.replicas:
+        ticks = _compute(costs, load, group)
+        if schedule.splits_backward and position < len(plan.stages) - 1:
+            weights = costs.weight_ticks(group.kind, group.tensor, load.micro_batch)
+            if weights is None:
+                raise LookupError(f"no times of gradients of weights on {group.kind} at degree {group.tensor}")
+            ticks = max(0, ticks - schedule.weight_parts * int(weights[load.first : load.last].sum()))
+        most = max(most, ticks)
+    return part_of(most, schedule.chunks)
 
 
 def _compute(costs: StepCosts, load: Load, group: ReplicaGroup) -> int:

@@ -2,8 +2,8 @@
 
 Every stage has the same data degree D, so that n = ceil(batch / (micro-batch D)) micro-batches pass each replica. The
 replicas of a stage are of one kind or, where `mixed` allows it, of two kinds in shares of quarters; a replica spreads
-over one tensor degree per kind, inside a host. A stage keeps S - i micro-batches in flight (at most n). The cost model
-prices the rest.
+over one tensor degree per kind, inside a host. The schedule is one of `schedules`, which says what a stage keeps in
+flight; interleaved ones have like replicas on all devices. The cost model prices the rest.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.plans.step_costs import TICK_SECONDS
+from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
     from placeopt.plans.step_costs import StepCosts
@@ -55,6 +56,8 @@ class StepPlanProblem:
     micro_batches, data_degrees : sizes to choose from; by default those that the costs know, and all.
     max_stages : most stages of a plan. recompute : whether stages may be recomputed. mixed : whether a stage may have
         replicas of two kinds, which multiplies the work of a search.
+    schedules : names to choose from, see `placeopt.plans.step_schedules`. sharded : whether the replicas of a stage may
+        share the optimizer's states out among themselves.
     """
 
     problem_kind: ClassVar[str] = "plan"
@@ -68,6 +71,8 @@ class StepPlanProblem:
     max_stages: int = 32
     recompute: bool = False
     mixed: bool = False
+    schedules: tuple[str, ...] = ("1f1b",)
+    sharded: bool = False
     name: str = "plan"
     tick_seconds: float = TICK_SECONDS
 
@@ -82,6 +87,7 @@ class StepPlanProblem:
             if not self.degrees(pool):
                 raise InputError(f"plan '{self.name}': the cost model knows no times on '{pool.kind}' with up to "
                                  f"{pool.per_host} devices per host")  # fmt: skip
+        self._check_schedules()
         known = self.costs.micro_batches(tuple(kinds))
         if not self.micro_batches:
             object.__setattr__(self, "micro_batches", tuple(size for size in known if size <= self.batch))
@@ -91,6 +97,31 @@ class StepPlanProblem:
         if not self.data_degrees:
             most = sum(pool.count for pool in self.pools)
             object.__setattr__(self, "data_degrees", tuple(range(1, min(most, self.batch) + 1)))
+
+    def _check_schedules(self) -> None:
+        object.__setattr__(self, "schedules", tuple(dict.fromkeys(parse_schedule(name).name for name in self.schedules)))
+        if not self.schedules:
+            raise InputError(f"plan '{self.name}': expected a schedule, received none")
+        if self.sharded and not self.costs.shards_states:
+            raise InputError(f"plan '{self.name}': the cost model '{self.costs.name}' knows no sharded optimizer states")
+        if any(parse_schedule(name).splits_backward for name in self.schedules) and not self.costs.splits_backward:
+            raise InputError(f"plan '{self.name}': the cost model '{self.costs.name}' does not tell the gradients of "
+                             "weights apart, which zero-bubble schedules move")  # fmt: skip
+
+    @property
+    def space(self) -> tuple[str, ...]:
+        """What a bound is over, in words."""
+        kinds = ", ".join(f"{pool.count} {pool.kind}" for pool in self.pools)
+        sizes, data = self.micro_batches, self.data_degrees
+        return (
+            f"at most {self.max_stages} stages of consecutive layers on {kinds}, one data degree of "
+            f"{min(data)}..{max(data)} for all, micro-batches of {', '.join(map(str, sizes))}",
+            "replicas of a stage of one kind, with a tensor degree inside a host" if not self.mixed else
+            "replicas of a stage of one kind or of two in shares of quarters, with a tensor degree each inside a host",
+            f"schedules {', '.join(self.schedules)}; stages recomputed {'or not' if self.recompute else 'never'}; "
+            f"optimizer states {'sharded or not' if self.sharded else 'whole'}",
+            "no expert or sequence parallelism, no offloading",
+        )  # fmt: skip
 
     def degrees(self, pool: DevicePool) -> tuple[int, ...]:
         """Tensor degrees that are known and fit into a host."""
@@ -123,8 +154,10 @@ class StepPlanProblem:
                     for again in (False, True):
                         found = self.costs.layer_ticks(pool.kind, tensor, size, again)
                         digest.update(b"-" if found is None else found.tobytes())
+                    weights = self.costs.weight_ticks(pool.kind, tensor, size) if self.costs.splits_backward else None
+                    digest.update(b"-" if weights is None else weights.tobytes())
         rest = (self.pools, self.batch, self.micro_batches, self.data_degrees, self.max_stages, self.recompute, self.mixed,
-                self.costs.name, self.costs.sources)  # fmt: skip
+                self.schedules, self.sharded, self.costs.name, self.costs.sources)  # fmt: skip
         digest.update(repr(rest).encode())
         return digest.hexdigest()[:16]
 

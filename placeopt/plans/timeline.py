@@ -1,10 +1,10 @@
-"""A step of a plan in time: forward and backward of every micro-batch on every stage, one after the other (1F1B).
+"""A step of a plan in time: the passes of every device in the order of its schedule, one after the other.
 
-Stage i runs min(n, S - i) forward passes, then one backward and one forward pass in turns, then the backward passes that
-are left. A pass starts when its stage is free and its input is there: the transfer over a cut takes part of the price of
-the stages beside it. Times may be drawn: `noise` multiplies every pass, `slow` every pass of a stage.
+A pass starts when its device is free and its input is there: the transfer over a cut takes part of the price of the stages
+beside it. Times may be drawn: `noise` multiplies every pass, `slow` every pass of a stage.
 
-The closed price takes (n - 1) times the longest period; this is what happens when every pass waits for what it needs.
+Where steps follow each other without a barrier (zb-h2), a step lasts from a device's first pass to its last. The closed
+price counts the longest period again and again; this is what happens when every pass waits for what it needs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.plans.step_price import step_price
+from placeopt.plans.step_schedules import BACKWARD, FORWARD, WEIGHT, Step, parse_schedule
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.plans.plan import TrainingPlan
+    from placeopt.plans.step_price import StepPrice
     from placeopt.plans.step_problem import StepPlanProblem
 
 FORWARD_PART = 1 / 3
@@ -28,24 +30,14 @@ FORWARD_PART = 1 / 3
 
 @dataclass(frozen=True)
 class Pass:
-    """One pass: stage, micro-batch, whether it is the backward one, start and end in ticks."""
+    """One pass: stage, micro-batch, kind (F, B, W), device (a number per stage that comes first on it), start, end in ticks."""
 
     stage: int
     micro_batch: int
-    backward: bool
+    kind: str
+    device: int
     start: float
     end: float
-
-
-def one_f_one_b(stages: int, rounds: int, stage: int) -> list[tuple[int, bool]]:
-    """Return (micro-batch, backward) of the passes of a stage in order."""
-    warm = min(rounds, stages - stage)
-    order = [(j, False) for j in range(warm)]
-    for j in range(rounds):
-        order.append((j, True))
-        if warm + j < rounds:
-            order.append((warm + j, False))
-    return order
 
 
 def step_timeline(
@@ -62,33 +54,57 @@ def step_timeline(
     noise : factors of every pass, shape (stages, micro-batches, 2). slow : factor of every stage.
     """
     price = step_price(problem, plan)
-    count, rounds = len(plan.stages), price.rounds
-    compute = np.array([stage.compute for stage in price.stages], dtype=float)
-    # what the price adds to a stage behind a cut is there and back
-    wire = np.array([0.0, *((stage.fill - stage.compute) / 2 for stage in price.stages[1:])])
-    compute = compute if slow is None else compute * slow
+    count, rounds, devices = len(plan.stages), price.rounds, len(plan.on_devices)
+    parts = _parts(problem, plan, price)
     factor = np.ones((count, rounds, 2)) if noise is None else noise
-    orders = [one_f_one_b(count, rounds, i) for i in range(count)]
-    ready: dict[tuple[int, int, bool], float] = {(0, j, False): 0.0 for j in range(rounds)}
-    at, free, passes = [0] * count, [0.0] * count, []
+    schedule = parse_schedule(plan.schedule)
+    orders = [schedule.order(count, rounds, device) for device in range(devices)]
+    # what the price adds to a stage behind a cut is there and back
+    wire = [0.0, *(stage.transfers / 2 for stage in price.stages[1:])]
+    ready: dict[Step, float] = {Step(0, j, FORWARD): 0.0 for j in range(rounds)}
+    at, free, passes = [0] * devices, [0.0] * devices, []
     moved = True
     while moved:
         moved = False
-        for i in range(count):
-            while at[i] < len(orders[i]) and (i, *orders[i][at[i]]) in ready:
-                j, backward = orders[i][at[i]]
-                part = 1 - FORWARD_PART if backward else FORWARD_PART
-                start = max(free[i], ready[i, j, backward])
-                end = start + compute[i] * part * factor[i, j, int(backward)]
-                passes.append(Pass(i, j, backward, start, end))
-                free[i], at[i], moved = end, at[i] + 1, True
-                if not backward and i == count - 1:
-                    ready[i, j, True] = end
-                elif not backward:
-                    ready[i + 1, j, False] = end + wire[i + 1]
-                elif i > 0:
-                    ready[i - 1, j, True] = end + wire[i]
-    return passes, max(free[i] + price.stages[i].sync + price.stages[i].optimizer for i in range(count))
+        for device, order in enumerate(orders):
+            while at[device] < len(order) and order[at[device]] in ready:
+                step = order[at[device]]
+                start = max(free[device], ready[step])
+                length = parts[step.kind][step.stage] * factor[step.stage, step.micro_batch, int(step.kind != FORWARD)]
+                end = start + length * (1.0 if slow is None else slow[step.stage])
+                passes.append(Pass(step.stage, step.micro_batch, step.kind, device, start, end))
+                free[device], at[device], moved = end, at[device] + 1, True
+                for follower, wait in _followers(step, count, wire):
+                    ready[follower] = end + wait
+    closing = [max(price.stages[i].sync + price.stages[i].optimizer for i in range(d, count, devices)) for d in range(devices)]
+    first = [0.0 if schedule.has_barrier else min(p.start for p in passes if p.device == d) for d in range(devices)]
+    return passes, max(free[d] + closing[d] - first[d] for d in range(devices))
+
+
+def _parts(problem: StepPlanProblem, plan: TrainingPlan, price: StepPrice) -> dict[str, list[float]]:
+    """Return the ticks of the passes of every stage by kind."""
+    whole = [float(stage.compute) for stage in price.stages]
+    weights = [0.0] * len(whole)
+    if parse_schedule(plan.schedule).splits_backward:
+        for i, stage in enumerate(plan.stages):
+            for group in stage.replicas:
+                ticks = problem.costs.weight_ticks(group.kind, group.tensor, plan.micro_batch)
+                weights[i] = max(weights[i], 0.0 if ticks is None else float(ticks[list(stage.layers)].sum()))
+    forward = [FORWARD_PART * ticks for ticks in whole]
+    backward = [ticks - f - w for ticks, f, w in zip(whole, forward, weights, strict=True)]
+    return {FORWARD: forward, BACKWARD: backward, WEIGHT: weights}
+
+
+def _followers(step: Step, count: int, wire: list[float]) -> list[tuple[Step, float]]:
+    """Return the passes that wait for a pass, and the transfers between."""
+    stage, j, kind = step
+    if kind == FORWARD:
+        last = stage == count - 1
+        return [(Step(stage, j, BACKWARD), 0.0) if last else (Step(stage + 1, j, FORWARD), wire[stage + 1])]
+    if kind == WEIGHT:
+        return []
+    found = [(Step(stage, j, WEIGHT), 0.0)]
+    return [*found, (Step(stage - 1, j, BACKWARD), wire[stage])] if stage else found
 
 
 def step_spread(

@@ -213,7 +213,9 @@ def robust() -> Iterator[Job]:
 def gpt2() -> Iterator[Job]:
     """A plan of GPT-2 on 2 stages of 2 replicas, exported and run for three steps on four gloo processes."""
     def row() -> Row:
-        problem = plan_problem("gen:gpt2?detail=coarse&tied=0&seq=64", "4xA100", 8, recompute=False)
+        problem = plan_problem(
+            "gen:gpt2?detail=coarse&tied=0&seq=64", "4xA100", 8, recompute=False, schedules=("1f1b",), sharded=False
+        )
         apart = problem.replace(data_degrees=(2,), micro_batches=(1,))
         # one stage is ruled out by memory: devices have three quarters of what the whole model needs
         whole = apart.costs.memory_bytes(Load(0, apart.costs.num_layers, 1, 1, False), ReplicaGroup(apart.pools[0].kind, 1, 1))

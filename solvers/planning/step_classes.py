@@ -1,18 +1,19 @@
-"""What a stage can be for a micro-batch and data degree, and the tables that `plan-stages` searches."""
+"""What a stage can be for a micro-batch, data degree and schedule, and the tables that `plan-stages` searches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
-from placeopt.plans.step_bounds import NEVER
+from placeopt.plans.step_bounds import NEVER, price_mixtures
 from placeopt.plans.step_costs import Load
-from placeopt.plans.step_price import pairs_of
+from placeopt.plans.step_price import pairs_of, part_of
 from placeopt.plans.step_problem import SHARES
+from placeopt.plans.step_schedules import parse_schedule
 from placeopt.solvers.planning.step_search import CLASS, CUT, PARENT, StepArrays, least_stage_period
 
 if TYPE_CHECKING:
@@ -22,8 +23,19 @@ if TYPE_CHECKING:
 
     from placeopt.plans.step_problem import StepPlanProblem
 
-PRICE_STEPS = 8
-"""Mixtures of the prices of two kinds by which labels are dropped."""
+PRICE_STEPS = (8, 4)
+"""Mixtures of the prices of two kinds, and of more, by which labels are dropped."""
+
+
+class Variant(NamedTuple):
+    """What is chosen for a whole plan beside micro-batch and data degree.
+
+    `groups` numbers the replicas that all stages of an interleaved plan have, -1: any, as other schedules may.
+    """
+
+    schedule: str
+    sharded: bool
+    groups: int = -1
 
 
 @dataclass(frozen=True)
@@ -34,15 +46,20 @@ class StageClass:
     recompute: bool
 
 
+SyncKey = tuple[tuple[ReplicaGroup, ...], int]
+"""Replicas, and how many share the optimizer's states."""
+
+
 class BatchTables:
-    """Tables of one micro-batch size that all data degrees share; `sync`, by replicas, is shared by all sizes."""
+    """Tables of one micro-batch size that all data degrees share; `sync` is shared by all sizes."""
 
     def __init__(
-        self, problem: StepPlanProblem, micro_batch: int, sync: dict[tuple[ReplicaGroup, ...], NDArray[np.int64]]
+        self, problem: StepPlanProblem, micro_batch: int, sync: dict[SyncKey, NDArray[np.int64]]
     ) -> None:
         self.problem, self.micro_batch, self.sync = problem, micro_batch, sync
-        self.shares: dict[bytes, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        self._optimizer: dict[tuple[str, int], NDArray[np.int64]] = {}
+        self.shares: dict[tuple[bytes, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._optimizer: dict[tuple[str, int, int], NDArray[np.int64]] = {}
+        self._flight: dict[tuple[int, int], dict[tuple[str, int, bool], NDArray[np.int64]]] = {}
         self.layers = problem.costs.num_layers
         self.kinds = [
             (k, pool.kind, tensor, again)
@@ -86,18 +103,32 @@ class BatchTables:
         return found
 
     @cached_property
-    def flight(self) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
-        """Most micro-batches in flight of spans of layers that memory allows."""
+    def weights(self) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
+        """Part of `compute` that gradients of weights take."""
+        found = {}
+        for _, kind, tensor, again in self.kinds:
+            ticks = self.problem.costs.weight_ticks(kind, tensor, self.micro_batch)
+            total = np.concatenate([[0], np.cumsum(np.asarray(ticks))])
+            found[kind, tensor, again] = np.maximum(total[None] - total[:, None], 0)
+        return found
+
+    def flight(self, chunks: int, shards: int) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
+        """Most micro-batches in flight of spans of layers that memory allows; see `Load`."""
+        if (chunks, shards) not in self._flight:
+            self._flight[chunks, shards] = self._most_in_flight(chunks, shards)
+        return self._flight[chunks, shards]
+
+    def _most_in_flight(self, chunks: int, shards: int) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
         found = {}
         for k, kind, tensor, again in self.kinds:
             room, group = self.problem.pools[k].memory, ReplicaGroup(kind, tensor, 1)
 
             def most(first: int, last: int, room: int = room, group: ReplicaGroup = group, again: bool = again) -> int:
                 def fits(flight: int) -> bool:
-                    load = Load(first, last, self.micro_batch, flight, again)
+                    load = Load(first, last, self.micro_batch, flight, again, chunks, shards)
                     return self.problem.costs.memory_bytes(load, group) <= room
 
-                low, high = 0, self.problem.max_stages + 1
+                low, high = 0, 2 * self.problem.max_stages + 1
                 while high - low > 1:
                     middle = (low + high) // 2
                     low, high = (middle, high) if fits(middle) else (low, middle)
@@ -123,16 +154,16 @@ class BatchTables:
                 found[*sender, *receiver] = rows
         return found
 
-    def optimizer(self, kind: str, tensor: int, recompute: bool) -> NDArray[np.int64]:
+    def optimizer(self, kind: str, tensor: int, recompute: bool, shards: int) -> NDArray[np.int64]:
         """Optimizer ticks of spans of layers."""
-        if (kind, tensor) not in self._optimizer:
+        if (kind, tensor, shards) not in self._optimizer:
             group = ReplicaGroup(kind, tensor, 1)
-            self._optimizer[kind, tensor] = self.table(
+            self._optimizer[kind, tensor, shards] = self.table(
                 lambda first, last: self.problem.costs.optimizer_ticks(
-                    Load(first, last, self.micro_batch, 1, recompute), group
+                    Load(first, last, self.micro_batch, 1, recompute, 1, shards), group
                 )
             )
-        return self._optimizer[kind, tensor]
+        return self._optimizer[kind, tensor, shards]
 
     def classes(self, data: int) -> Iterator[StageClass]:
         """Yield what a stage can be with a data degree."""
@@ -150,18 +181,23 @@ class BatchTables:
 
 
 class DegreeTables:
-    """Tables of one micro-batch size and data degree.
+    """Tables of one micro-batch size, data degree and variant.
 
     Attributes
     ----------
-    least_step : bound on a step of any plan, but for its periods beyond the first: fill and closing.
+    rounds : micro-batches per replica. turns : how often the longest period counts. classes : what a stage can be.
     """
 
-    def __init__(self, batch: BatchTables, data: int) -> None:
-        self.batch, self.data = batch, data
-        self.problem = batch.problem
+    def __init__(self, batch: BatchTables, data: int, variant: Variant) -> None:
+        self.batch, self.data, self.variant = batch, data, variant
+        self.problem, self.schedule = batch.problem, parse_schedule(variant.schedule)
         self.rounds = self.problem.rounds(batch.micro_batch, data)
+        self.turns = self.rounds * self.schedule.chunks - 1
+        self.shards = data if variant.sharded else 1
         self.classes = list(batch.classes(data))
+        if variant.groups >= 0:
+            groups = list(dict.fromkeys(c.groups for c in self.classes))[variant.groups]
+            self.classes = [c for c in self.classes if c.groups == groups]
 
     @property
     def possible(self) -> bool:
@@ -172,8 +208,9 @@ class DegreeTables:
     def spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Compute, micro-batches that fit and devices used; see `StepArrays`."""
         compute = np.array([self._joined(self.batch.compute, c, np.maximum) for c in self.classes])
-        flight = np.array([self._joined(self.batch.flight, c, np.minimum) for c in self.classes])
-        used = np.zeros((len(self.classes), 2), dtype=np.int64)
+        fitting = self.batch.flight(self.schedule.chunks, self.shards)
+        flight = np.array([self._joined(fitting, c, np.minimum) for c in self.classes])
+        used = np.zeros((len(self.classes), len(self.problem.pools)), dtype=np.int64)
         pools = {pool.kind: k for k, pool in enumerate(self.problem.pools)}
         for i, c in enumerate(self.classes):
             for group in c.groups:
@@ -182,19 +219,30 @@ class DegreeTables:
 
     @cached_property
     def pool(self) -> NDArray[np.int64]:
-        """Devices of both kinds."""
-        return np.array([*(pool.count for pool in self.problem.pools), 0][:2], dtype=np.int64)
+        """Devices of each kind, as often as they hold stages."""
+        return np.array([pool.count * self.schedule.chunks for pool in self.problem.pools], dtype=np.int64)
 
-    @property
+    @cached_property
     def price(self) -> NDArray[np.int64]:
         """Prices by which plans are refuted."""
-        return _prices(len(self.problem.pools))
+        kinds = len(self.problem.pools)
+        return price_mixtures(kinds, PRICE_STEPS[kinds > 2])
+
+    @cached_property
+    def fill(self) -> NDArray[np.int64]:
+        """Fill of spans of layers that are not the last stage; see `StepArrays`."""
+        parts = self.schedule.weight_parts
+        tables = self.batch.compute
+        if parts:
+            tables = {key: np.maximum(value - parts * self.batch.weights[key], 0) for key, value in tables.items()}
+        found = np.array([self._joined(tables, c, np.maximum) for c in self.classes])
+        return np.asarray(part_of(found, self.schedule.chunks))  # type: ignore[arg-type]
 
     @cached_property
     def least_fill(self) -> NDArray[np.int64]:
         """Least fill of the layers before each cut."""
         compute, flight, _ = self.spans
-        fastest = np.where((compute >= 0) & (flight > 0), compute, 2**60).min(axis=0)
+        fastest = np.where((compute >= 0) & (flight > 0), self.fill, 2**60).min(axis=0)
         least = np.full(len(fastest), 2**60, dtype=np.int64)
         least[0] = 0
         for last in range(1, len(fastest)):
@@ -207,10 +255,14 @@ class DegreeTables:
         arrays = self.arrays
         return int(arrays.compute.max() + arrays.before.max(initial=0) + arrays.behind.max(initial=0))
 
-    def least_period(self, low: int) -> int:
-        """Return a bound on the longest period, at least `low`, that knows stages and memory; NEVER: nothing fits."""
+    def least_period(self, low: int, stages: int = 0) -> int:
+        """Return a bound on the longest period, at least `low`, that knows stages and memory; NEVER: nothing fits.
+
+        `stages` is their number, 0: any; where all stages have like replicas, they use no more devices than that.
+        """
         high = int(self.spans[0].max(initial=0))
-        found = least_stage_period(self.spans, self.price, self.pool, low, max(low, high))
+        pool = self.pool if self.variant.groups < 0 else self.spans[2][0] * stages
+        found = least_stage_period(self.spans, self.price, pool, low, max(low, high))
         return NEVER if found > max(low, high) else int(found)
 
     @cached_property
@@ -224,11 +276,24 @@ class DegreeTables:
         by_span = np.where(possible, closing, 2**60).min(axis=0)
         floor = max(int(by_span[: i + 1, i + 1 :].min()) for i in range(width - 1))
         before, behind = self._links()
+        last_fill = part_of(compute[:, :, -1], self.schedule.chunks)  # type: ignore[arg-type]
         return StepArrays(
-            compute=compute, flight=flight, closing=closing, used=used, before=before, behind=behind, least_fill=self.least_fill,
-            least_closing=floor, pool=self.pool, price=self.price, rounds=self.rounds,
-            max_stages=problem.max_stages,
+            compute=compute, fill=self.fill, last_fill=np.ascontiguousarray(last_fill), flight=flight, closing=closing,
+            used=used, before=before, behind=behind, least_fill=self.least_fill,
+            least_closing=floor, pool=self.pool, price=self.price, need=self.need(0), least_stages=1,
+            most_stages=problem.max_stages,
         )  # fmt: skip
+
+    def arrays_of(self, stages: int) -> StepArrays:
+        """Return the tables for plans of exactly so many stages, 0: any number."""
+        if not stages:
+            return self.arrays
+        return self.arrays._replace(need=self.need(stages), least_stages=stages, most_stages=stages)
+
+    def need(self, stages: int) -> NDArray[np.int64]:
+        """Micro-batches kept by the k-th stage from the end."""
+        most = stages or self.problem.max_stages
+        return np.array([0, *(self.schedule.flight(most, most - k, self.rounds) for k in range(1, most + 1))], dtype=np.int64)
 
     def _joined(self, tables: dict[tuple[str, int, bool], NDArray[np.int64]], c: StageClass, join: object) -> NDArray[np.int64]:
         found = [tables[group.kind, group.tensor, c.recompute] for group in c.groups]
@@ -236,30 +301,29 @@ class DegreeTables:
 
     def _closing(self, c: StageClass) -> NDArray[np.int64]:
         costs, size = self.problem.costs, self.batch.micro_batch
-        if c.groups not in self.batch.sync:
-            self.batch.sync[c.groups] = self.batch.table(
-                lambda first, last: costs.sync_ticks(Load(first, last, size, 1, c.recompute), c.groups)
+        shards, key = self.shards, (c.groups, self.shards)
+        if key not in self.batch.sync:
+            self.batch.sync[key] = self.batch.table(
+                lambda first, last: costs.sync_ticks(Load(first, last, size, 1, c.recompute, 1, shards), c.groups)
             )
-        optimizer = [
-            self.batch.optimizer(group.kind, group.tensor, c.recompute) for group in c.groups
-        ]
-        total = self.batch.sync[c.groups] + np.max(optimizer, axis=0)
-        return np.asarray(np.where(total < 0, -1, total))
+        optimizer = [self.batch.optimizer(group.kind, group.tensor, c.recompute, shards) for group in c.groups]
+        total = self.batch.sync[key] + np.max(optimizer, axis=0)
+        return np.asarray(np.where(total < 0, -1, self.schedule.chunks * total))
 
     def _links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the shares of the transfers over each cut between stages of any two classes."""
         costs, count, width = self.problem.costs, len(self.classes), self.batch.layers + 1
         before = np.zeros((count, count, 3, 2, width), dtype=np.int64)
         behind = np.zeros((count, count, 2, 2, width), dtype=np.int64)
-        known = self.batch.shares
+        known, chunks = self.batch.shares, self.schedule.chunks
         for a, sender in enumerate(self.classes):
             for b, receiver in enumerate(self.classes):
                 pairs = pairs_of(sender.groups, receiver.groups)
                 rows = [self.batch.sends[x.kind, x.tensor, y.kind, y.tensor] for x, y in pairs]
                 sends = np.max(rows, axis=0) if len(rows) > 1 else rows[0]
-                key = sends.tobytes()
+                key = sends.tobytes(), chunks
                 if key not in known:
-                    known[key] = _shares(costs, sends)
+                    known[key] = _shares(costs, sends, chunks)
                 before[a, b], behind[a, b] = known[key]
         return before, behind
 
@@ -273,10 +337,10 @@ class DegreeTables:
         for (first, c), last in zip(starts, ends, strict=True):
             layers = tuple(range(first, last))
             stages.append(PlanStage(layers, c.groups, layers if c.recompute else ()))
-        return TrainingPlan(tuple(stages), self.batch.micro_batch)
+        return TrainingPlan(tuple(stages), self.batch.micro_batch, self.variant.schedule, self.variant.sharded)
 
 
-def _shares(costs: object, sends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _shares(costs: object, sends: NDArray[np.int64], chunks: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the shares of the stages before and behind each cut; see `StepArrays`."""
     width = sends.shape[1]
     before, behind = np.zeros((3, 2, width), dtype=np.int64), np.zeros((2, 2, width), dtype=np.int64)
@@ -284,14 +348,8 @@ def _shares(costs: object, sends: NDArray[np.int64]) -> tuple[NDArray[np.int64],
         forward, backward = sends[:, cut].tolist()
         for place, (first, stages) in enumerate(((False, 32), (True, 3), (True, 32))):
             shares = costs.link_shares(forward, backward, first, False, stages)  # type: ignore[attr-defined]
-            before[place, :, cut] = shares.period_before, shares.fill_before
+            before[place, :, cut] = shares.period_before, part_of(shares.fill_before, chunks)
         for place, last in enumerate((False, True)):
             shares = costs.link_shares(forward, backward, False, last, 32)  # type: ignore[attr-defined]
-            behind[place, :, cut] = shares.period_behind, shares.fill_behind
+            behind[place, :, cut] = shares.period_behind, part_of(shares.fill_behind, chunks)
     return before, behind
-
-
-def _prices(kinds: int) -> NDArray[np.int64]:
-    if kinds == 1:
-        return np.array([[1, 0]], dtype=np.int64)
-    return np.array([[part, PRICE_STEPS - part] for part in range(PRICE_STEPS + 1)], dtype=np.int64)

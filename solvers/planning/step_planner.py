@@ -1,10 +1,11 @@
 """`plan-stages`: the best plan of consecutive layers on devices of one or two kinds, with proof.
 
-For every micro-batch and data degree, in the order of the area bound, the plans on the front of (longest period m, fill
+For every micro-batch, data degree and schedule, in the order of the area bound, the plans on the front of (longest period m, fill
 and closing f) are met one after the other: f(m) is the least f of plans whose periods keep to m, found by an exact
 dynamic program, and every plan with a period of at least a that keeps to m takes at least (n - 1) a + f(m). What cannot
 beat the best plan known is passed over, so that the bound holds wherever the search is cut off: it is the least bound of
-what was not closed.
+what was not closed. Schedules whose memory depends on the number of stages (interleaved, zero-bubble) are searched for each
+number of stages apart, interleaved ones for each kind and number of like replicas too.
 
 References
 ----------
@@ -20,11 +21,11 @@ import heapq
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.errors import Refused
 from placeopt.model.interruptible import call_interruptibly
-from placeopt.plans.step_bounds import NEVER, batch_work, least_period
+from placeopt.plans.step_bounds import NEVER, batch_work, period_and_fill
 from placeopt.plans.step_price import StepPrice, step_price
-from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables
+from placeopt.plans.step_schedules import parse_schedule
+from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables, SyncKey, Variant
 from placeopt.solvers.planning.step_search import CLOSING, FILL, search_period
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
@@ -52,14 +53,16 @@ GUESS = 4
 
 @dataclass(frozen=True, order=True)
 class _Range:
-    """Periods least..most of a micro-batch and data degree that are open; no plan there takes less than `bound`.
+    """Periods least..most of a micro-batch, data degree and variant that are open; no plan there takes less than `bound`.
 
-    `depth` says what the bound knows: 0 area, 1 stages and memory as well, 2 all.
+    `stages` is their number, 0: any. `depth` says what the bound knows: 0 area, 1 stages and memory as well, 2 all.
     """
 
     bound: int
     micro_batch: int
     data: int
+    variant: Variant
+    stages: int
     least: int
     most: int
     rest: int
@@ -76,8 +79,6 @@ class StepPlanner(SearchSolver):
 
     def search(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         """Open the range with the least bound until none is below the best plan."""
-        if len(problem.pools) > 2:
-            raise Refused(f"solver '{self.name}' takes devices of one or two kinds, received {len(problem.pools)}")
         front = _Front(problem, tracker)
         front.dive()
         while front.ranges:
@@ -98,17 +99,19 @@ class _Front:
 
     def __init__(self, problem: StepPlanProblem, tracker: Tracker[TrainingPlan]) -> None:
         self.problem, self.tracker = problem, tracker
-        self.sync: dict[tuple[ReplicaGroup, ...], NDArray[np.int64]] = {}
+        self.sync: dict[SyncKey, NDArray[np.int64]] = {}
         self.batches: dict[int, BatchTables] = {}
-        self.tables: dict[tuple[int, int], DegreeTables] = {}
+        self.tables: dict[tuple[int, int, Variant], DegreeTables] = {}
         self.ranges: list[_Range] = []
+        schedules = [parse_schedule(name) for name in problem.schedules]
         for size in problem.micro_batches:
             work = batch_work(problem, size)
             for data in problem.data_degrees:
-                least = least_period(work, data)
-                if least < NEVER:
-                    rest = max(least, int(work.fastest.sum()))
-                    self._push(_Range(0, size, data, least, NEVER, rest, 0))
+                for schedule in schedules:
+                    least, rest = period_and_fill(work, data, schedule)
+                    for sharded in (False, True) if problem.sharded and data > 1 else (False,):
+                        if least < NEVER:
+                            self._push(_Range(0, size, data, Variant(schedule.name, sharded), 0, least, NEVER, rest, 0))
 
     @property
     def goal(self) -> int:
@@ -116,17 +119,20 @@ class _Front:
         return NEVER if self.tracker.value is None else self.tracker.value
 
     def _push(self, part: _Range) -> None:
-        turns = self.problem.rounds(part.micro_batch, part.data) - 1
+        turns = self.problem.rounds(part.micro_batch, part.data) * parse_schedule(part.variant.schedule).chunks - 1
         bound = turns * part.least + part.rest
         if bound < self.goal and part.least <= part.most:
             heapq.heappush(self.ranges, replace(part, bound=bound))
 
     def open(self, part: _Range) -> None:
         """Bound a range better, or split it."""
+        if not part.stages and parse_schedule(part.variant.schedule).counts_stages:
+            self._count_stages(part)
+            return
         tables = self._tables(part)
         if part.depth == 0:
             if tables.possible:
-                least = tables.least_period(part.least)
+                least = tables.least_period(part.least, part.stages)
                 self._push(replace(part, least=least, rest=max(part.rest, int(tables.least_fill[-1])), depth=1))
         elif part.depth == 1:
             arrays = tables.arrays
@@ -134,23 +140,38 @@ class _Front:
         else:
             self._split(tables, part)
 
+    def _count_stages(self, part: _Range) -> None:
+        """Put back a range for every number of stages and, where stages share devices, for every kind of replicas."""
+        tables, schedule = self._tables(part), parse_schedule(part.variant.schedule)
+        groups: list[tuple[ReplicaGroup, ...]] = list(dict.fromkeys(c.groups for c in tables.classes))
+        for stages in range(2, min(self.problem.max_stages, self.problem.costs.num_layers) + 1):
+            if not schedule.allows(stages, tables.rounds):
+                continue
+            if schedule.chunks == 1:
+                self._push(replace(part, stages=stages))
+                continue
+            for number, held in enumerate(groups):
+                room = min(self.problem.pool(g.kind).count // (g.count * g.tensor) for g in held)
+                if stages // schedule.chunks <= room:
+                    self._push(replace(part, stages=stages, variant=part.variant._replace(groups=number)))
+
     def dive(self) -> None:
         """Look for a first plan where the degree divides all devices, least bounds first, not far above their bounds."""
         found = []
         for part in self.ranges:
             if self.tracker.stop():
                 return
-            if all(pool.count % part.data == 0 for pool in self.problem.pools):
+            if part.variant.schedule == "1f1b" and all(pool.count % part.data == 0 for pool in self.problem.pools):
                 tables = self._tables(part)
                 least = tables.least_period(part.least) if tables.possible else NEVER
                 if least < NEVER:
-                    bound = (tables.rounds - 1) * least + int(tables.least_fill[-1])
-                    found.append((bound, part.micro_batch, part.data, least, tables))
-        for _, _, _, least, tables in sorted(found, key=lambda item: item[:3])[:DIVES]:
-            cutoff = min(NEVER, self.goal - (tables.rounds - 1) * least)
+                    bound = tables.turns * least + int(tables.least_fill[-1])
+                    found.append((bound, part.micro_batch, part.data, part.variant, least, tables))
+        for *_, least, tables in sorted(found, key=lambda item: item[:4])[:DIVES]:
+            cutoff = min(NEVER, self.goal - tables.turns * least)
             if self.tracker.stop() or cutoff <= 0:
                 return
-            labels, at = self._ask(tables, min(least + least // GUESS, tables.most_period), cutoff)
+            labels, at = self._ask(tables, 0, min(least + least // GUESS, tables.most_period), cutoff)
             if at >= 0:
                 self._offer(tables, labels, at)
 
@@ -163,23 +184,24 @@ class _Front:
 
     def _tables(self, part: _Range) -> DegreeTables:
         """Return the tables of a range, made on first use."""
-        key = part.micro_batch, part.data
+        key = part.micro_batch, part.data, part.variant
         if key not in self.tables:
             if part.micro_batch not in self.batches:
                 self.batches[part.micro_batch] = BatchTables(self.problem, part.micro_batch, self.sync)
-            self.tables[key] = DegreeTables(self.batches[part.micro_batch], part.data)
+            self.tables[key] = DegreeTables(self.batches[part.micro_batch], part.data, part.variant)
         return self.tables[key]
 
-    def _ask(self, tables: DegreeTables, limit: int, cutoff: int) -> tuple[NDArray[np.int64], int]:
+    def _ask(self, tables: DegreeTables, stages: int, limit: int, cutoff: int) -> tuple[NDArray[np.int64], int]:
         """Run the kernel; on devices of one kind it takes milliseconds, which is less than a thread would cost."""
         self.tracker.count()
+        arrays = tables.arrays_of(stages)
         if len(self.problem.pools) == 1:
-            return search_period(tables.arrays, limit, cutoff)  # type: ignore[no-any-return]
-        return call_interruptibly(lambda: search_period(tables.arrays, limit, cutoff))
+            return search_period(arrays, limit, cutoff)  # type: ignore[no-any-return]
+        return call_interruptibly(lambda: search_period(arrays, limit, cutoff))
 
     def _split(self, tables: DegreeTables, part: _Range) -> None:
         """Ask for the best plan below a limit inside a range, and put back what is still open."""
-        turns = tables.rounds - 1
+        turns = tables.turns
         top = min(part.most, tables.most_period)
         if turns and self.goal < NEVER:
             top = min(top, (self.goal - 1 - part.rest) // turns)
@@ -190,7 +212,7 @@ class _Front:
         else:
             limit = top if top - part.least <= NEAR * part.least else (part.least + top) // 2
         limit = min(limit, top)
-        labels, at = self._ask(tables, limit, min(NEVER, self.goal - turns * part.least))
+        labels, at = self._ask(tables, part.stages, limit, min(NEVER, self.goal - turns * part.least))
         if at >= 0:
             price = self._offer(tables, labels, at)
             rest = int(labels[at, FILL] + labels[at, CLOSING])

@@ -18,12 +18,11 @@ from placeopt.model.compiled import entry, inner
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-USED_A, USED_B, FILL, CLOSING, OPEN, CUT, CLASS, PARENT, NEXT = range(9)
-"""Columns of a label: devices used of both kinds, ticks, where its first stage begins and its class, links."""
+FILL, CLOSING, OPEN, CUT, CLASS, PARENT, NEXT, USED = range(8)
+"""Columns of a label: ticks, where its first stage begins and its class, links, and from USED on devices used of each kind."""
 
-LABEL_COLUMNS = 9
-COMPARED = 5
-"""The first columns, in which less is better."""
+COMPARED = 3
+"""The first columns, in which less is better, as it is in the devices used."""
 
 MIDDLE, FIRST_SHORT, FIRST_LONG = range(3)
 """Third index of `before`: the stage before the cut is inside, or first of at most three stages, or first of more."""
@@ -36,20 +35,44 @@ NONE = 2**62
 
 
 class StepArrays(NamedTuple):
-    """What the kernel reads (C classes, L layers, P prices)."""
+    """What the kernel reads (C classes, L layers, K kinds of devices, P prices).
+
+    Plans have least_stages..most_stages stages. The k-th stage from the end, k >= 1, keeps need[k] micro-batches.
+    """
 
     compute: NDArray[np.int64]  # (C, L + 1, L + 1) ticks of the layers first..last - 1, -1: impossible
+    fill: NDArray[np.int64]  # (C, L + 1, L + 1) what a stage adds to the fill, transfers apart
+    last_fill: NDArray[np.int64]  # (C, L + 1) the same of a last stage that begins at a layer
     flight: NDArray[np.int64]  # (C, L + 1, L + 1) most micro-batches that fit
     closing: NDArray[np.int64]  # (C, L + 1, L + 1)
-    used: NDArray[np.int64]  # (C, 2) devices of both kinds
+    used: NDArray[np.int64]  # (C, K) devices of each kind
     before: NDArray[np.int64]  # (C, C, 3, 2, L + 1) share of the stage before each cut, of period and fill
     behind: NDArray[np.int64]  # (C, C, 2, 2, L + 1)
     least_fill: NDArray[np.int64]  # (L + 1,) of the layers before each cut
     least_closing: int
-    pool: NDArray[np.int64]  # (2,) devices there are
-    price: NDArray[np.int64]  # (P, 2)
-    rounds: int
-    max_stages: int
+    pool: NDArray[np.int64]  # (K,) devices there are
+    price: NDArray[np.int64]  # (P, K)
+    need: NDArray[np.int64]  # (most_stages + 1,)
+    least_stages: int
+    most_stages: int
+
+
+@inner
+def _total(counts, start, price):  # type: ignore[no-untyped-def]
+    """Return the price of counts[start:]."""
+    total = 0
+    for kind in range(len(price)):
+        total += counts[start + kind] * price[kind]
+    return total
+
+
+@inner
+def _too_many(pool, row):  # type: ignore[no-untyped-def]
+    """Whether a label uses more devices than there are."""
+    for kind in range(len(pool)):
+        if row[USED + kind] > pool[kind]:
+            return True
+    return False
 
 
 @inner
@@ -61,9 +84,11 @@ def least_prices(spans, price, limit):  # type: ignore[no-untyped-def]
     """
     compute, flight, used = spans
     classes, width = compute.shape[0], compute.shape[1]
-    found = np.full((len(price), width), NONE, np.int64)
+    found, cost = np.full((len(price), width), NONE, np.int64), np.empty(classes, np.int64)
     for k in range(len(price)):
         found[k, 0] = 0
+        for c in range(classes):
+            cost[c] = _total(used[c], 0, price[k])
         for last in range(1, width):
             for first in range(last):
                 if found[k, first] >= NONE:
@@ -71,8 +96,7 @@ def least_prices(spans, price, limit):  # type: ignore[no-untyped-def]
                 for c in range(classes):
                     ticks = compute[c, first, last]
                     if 0 <= ticks <= limit and flight[c, first, last] > 0:
-                        cost = used[c, 0] * price[k, 0] + used[c, 1] * price[k, 1]
-                        found[k, last] = min(found[k, last], found[k, first] + cost)
+                        found[k, last] = min(found[k, last], found[k, first] + cost[c])
     return found
 
 
@@ -85,7 +109,7 @@ def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untype
         found = least_prices(spans, price, middle)
         enough = True
         for k in range(len(price)):
-            supply = pool[0] * price[k, 0] + pool[1] * price[k, 1]
+            supply = _total(pool, 0, price[k])
             enough = enough and found[k, -1] <= supply
         if enough:
             high = middle
@@ -95,19 +119,15 @@ def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untype
 
 
 @inner
-def _hopeless(arrays, prices, row, cutoff):  # type: ignore[no-untyped-def]
-    """Whether a label cannot become a plan below `cutoff`."""
+def _hopeless(arrays, left, row, cutoff):  # type: ignore[no-untyped-def]
+    """Whether a label cannot become a plan below `cutoff`; `left`: what it may spend at each price before each cut."""
     cut = row[CUT]
-    if row[USED_A] > arrays.pool[0] or row[USED_B] > arrays.pool[1]:
+    if _too_many(arrays.pool, row):
         return True
     if row[FILL] + arrays.least_fill[cut] + max(row[CLOSING], arrays.least_closing) >= cutoff:
         return True
     for k in range(len(arrays.price)):
-        if prices[k, cut] >= NONE:
-            return True
-        supply = arrays.pool[0] * arrays.price[k, 0] + arrays.pool[1] * arrays.price[k, 1]
-        spent = row[USED_A] * arrays.price[k, 0] + row[USED_B] * arrays.price[k, 1]
-        if spent + prices[k, cut] > supply:
+        if _total(row, USED, arrays.price[k]) > left[k, cut]:
             return True
     return False
 
@@ -120,6 +140,9 @@ def _insert(labels, head, used, row):  # type: ignore[no-untyped-def]
     while at >= 0:
         better, worse = True, True
         for k in range(COMPARED):
+            better = better and row[k] <= labels[at, k]
+            worse = worse and row[k] >= labels[at, k]
+        for k in range(USED, len(row)):
             better = better and row[k] <= labels[at, k]
             worse = worse and row[k] >= labels[at, k]
         if worse:
@@ -140,56 +163,57 @@ def _insert(labels, head, used, row):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _last_stages(arrays, table, prices, limit, cutoff):  # type: ignore[no-untyped-def]
+def _last_stages(arrays, table, left, limit, cutoff):  # type: ignore[no-untyped-def]
     """Lay every possible last stage."""
     labels, head, used = table
     classes, end = arrays.compute.shape[0], arrays.compute.shape[1] - 1
-    row = np.zeros(LABEL_COLUMNS, np.int64)
+    row = np.zeros(labels.shape[1], np.int64)
     row[PARENT] = -1
     for first in range(end):
         for c in range(classes):
             ticks = arrays.compute[c, first, end]
-            if ticks < 0 or ticks > limit or arrays.flight[c, first, end] < 1:
+            if ticks < 0 or ticks > limit or arrays.flight[c, first, end] < arrays.need[1]:
                 continue
-            row[USED_A], row[USED_B] = arrays.used[c, 0], arrays.used[c, 1]
-            row[FILL] = row[OPEN] = ticks
+            row[USED:] = arrays.used[c]
+            row[FILL], row[OPEN] = arrays.last_fill[c, first], ticks
             row[CLOSING], row[CUT], row[CLASS] = arrays.closing[c, first, end], first, c
-            if not _hopeless(arrays, prices, row, cutoff):
+            if not _hopeless(arrays, left, row, cutoff):
                 used = _insert(labels, head, used, row)
     return labels, head, used
 
 
 @inner
 def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-def]
-    """Lay every possible stage before the label `at`, which has `stages` - 1 stages; `bounds`: prices, limit, cutoff."""
+    """Lay every possible stage before the label `at`, which has `stages` - 1 stages; `bounds`: left, limit, cutoff."""
     labels, head, used = table
-    prices, limit, cutoff = bounds
+    left, limit, cutoff = bounds
     cut, c = labels[at, CUT], labels[at, CLASS]
-    row = np.zeros(LABEL_COLUMNS, np.int64)
+    row = np.zeros(labels.shape[1], np.int64)
     row[PARENT] = at
     end = LAST if stages == 2 else INSIDE
     for d in range(arrays.compute.shape[0]):
         if labels[at, OPEN] + arrays.behind[d, c, end, PERIOD, cut] > limit:
             continue
-        row[USED_A], row[USED_B] = labels[at, USED_A] + arrays.used[d, 0], labels[at, USED_B] + arrays.used[d, 1]
-        if row[USED_A] > arrays.pool[0] or row[USED_B] > arrays.pool[1]:
+        for kind in range(len(arrays.pool)):
+            row[USED + kind] = labels[at, USED + kind] + arrays.used[d, kind]
+        if _too_many(arrays.pool, row):
             continue
         for first in range(cut - 1, -1, -1):
             ticks = arrays.compute[d, first, cut]
-            if ticks < 0 or arrays.flight[d, first, cut] < min(stages, arrays.rounds):
+            if ticks < 0 or arrays.flight[d, first, cut] < arrays.need[stages]:
                 continue
             place = MIDDLE if first > 0 else (FIRST_SHORT if stages <= 3 else FIRST_LONG)
             row[OPEN] = ticks + arrays.before[d, c, place, PERIOD, cut]
             if row[OPEN] > limit:
                 continue
-            row[FILL] = labels[at, FILL] + arrays.behind[d, c, end, FILLING, cut] + ticks
+            row[FILL] = labels[at, FILL] + arrays.behind[d, c, end, FILLING, cut] + arrays.fill[d, first, cut]
             row[FILL] += arrays.before[d, c, place, FILLING, cut]
             row[CLOSING] = max(labels[at, CLOSING], arrays.closing[d, first, cut])
             row[CUT], row[CLASS] = first, d
-            if _hopeless(arrays, prices, row, cutoff):
+            if _hopeless(arrays, left, row, cutoff):
                 continue
             if used == len(labels):
-                grown = np.empty((2 * used, LABEL_COLUMNS), np.int64)
+                grown = np.empty((2 * used, labels.shape[1]), np.int64)
                 grown[:used] = labels
                 labels = grown
             used = _insert(labels, head, used, row)
@@ -200,21 +224,23 @@ def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-d
 def search_period(arrays, limit, cutoff):  # type: ignore[no-untyped-def]
     """Return (labels, best label or -1): least fill + closing below `cutoff` with periods of at most `limit`."""
     classes, width = arrays.compute.shape[0], arrays.compute.shape[1]
-    prices = least_prices((arrays.compute, arrays.flight, arrays.used), arrays.price, limit)
+    left = -least_prices((arrays.compute, arrays.flight, arrays.used), arrays.price, limit)
+    for k in range(len(left)):
+        left[k] += _total(arrays.pool, 0, arrays.price[k])
     head = np.full((width, classes), -1, np.int64)
-    table = (np.empty((4096, LABEL_COLUMNS), np.int64), head, 0)
-    table = _last_stages(arrays, table, prices, limit, cutoff)
+    table = (np.empty((4096, USED + len(arrays.pool)), np.int64), head, 0)
+    table = _last_stages(arrays, table, left, limit, cutoff)
     best = -1
-    for stages in range(1, arrays.max_stages + 1):
+    for stages in range(1, arrays.most_stages + 1):
         labels, head, used = table
         for c in range(classes):
-            at = head[0, c]
+            at = head[0, c] if stages >= arrays.least_stages else -1
             while at >= 0:
                 value = labels[at, FILL] + labels[at, CLOSING]
                 if value < cutoff:
                     best, cutoff = at, value
                 at = labels[at, NEXT]
-        if stages == arrays.max_stages:
+        if stages == arrays.most_stages:
             break
         following = np.full((width, classes), -1, np.int64)
         start = used
@@ -223,7 +249,7 @@ def search_period(arrays, limit, cutoff):  # type: ignore[no-untyped-def]
             for c in range(classes):
                 at = head[cut, c]
                 while at >= 0:
-                    table = _lay_before(arrays, table, at, stages + 1, (prices, limit, cutoff))
+                    table = _lay_before(arrays, table, at, stages + 1, (left, limit, cutoff))
                     at = table[0][at, NEXT]
         if table[2] == start:
             break

@@ -26,7 +26,7 @@ def test_losses_are_those_of_one_process(tmp_path):
     torch = pytest.importorskip("torch")
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("this torch has no gloo")
-    problem = plan_problem(MODEL, "4xA100", 8, recompute=False).replace(data_degrees=(2,), micro_batches=(1,), max_stages=2)
+    problem = plan_problem(MODEL, "4xA100", 8, recompute=False, schedules=("1f1b",), sharded=False).replace(data_degrees=(2,), micro_batches=(1,), max_stages=2)
     kind = problem.pools[0].kind
     needed = [
         problem.costs.memory_bytes(Load(0, last, 1, 1, False), ReplicaGroup(kind, 1, 1)) for last in (3, problem.costs.num_layers)

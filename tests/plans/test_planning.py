@@ -24,7 +24,8 @@ from placeopt.plans.pools import parse_pools
 from placeopt.plans.roofline_tables import chain_of_layers
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool
-from placeopt.plans.timeline import one_f_one_b, step_spread, step_timeline
+from placeopt.plans.step_schedules import parse_schedule
+from placeopt.plans.timeline import step_spread, step_timeline
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.plans import plan_figure
 
@@ -92,14 +93,15 @@ def test_simulated_steps_agree_with_the_price_of_one_stage():
 def test_simulated_passes_keep_their_order(planned):
     """Passes of a stage follow each other, and each waits for its input."""
     passes, _ = step_timeline(planned.problem, planned.plan)
-    ends = {(p.stage, p.micro_batch, p.backward): p.end for p in passes}
+    ends = {(p.stage, p.micro_batch, p.kind): p.end for p in passes}
     for i in range(len(planned.plan.stages)):
         mine = sorted((p for p in passes if p.stage == i), key=lambda p: p.start)
         assert all(a.end <= b.start + 1e-9 for a, b in itertools.pairwise(mine))
-        assert [(p.micro_batch, p.backward) for p in mine] == one_f_one_b(len(planned.plan.stages), planned.price.rounds, i)
+        order = parse_schedule(planned.plan.schedule).order(len(planned.plan.stages), planned.price.rounds, i)
+        assert [(p.stage, p.micro_batch, p.kind) for p in mine] == order
     for one in passes:
-        if not one.backward and one.stage:
-            assert one.start >= ends[one.stage - 1, one.micro_batch, False]
+        if one.kind == "F" and one.stage:
+            assert one.start >= ends[one.stage - 1, one.micro_batch, "F"]
 
 
 def test_a_straggler_makes_steps_longer(planned):
