@@ -73,7 +73,7 @@ class LayerTable:
         """Number of each layer, equal for layers with equal numbers everywhere."""
         known: dict[bytes, int] = {}
         tables = [*self.times.values(), *(t[:, None] for t in (*self.parameters.values(), *self.activations.values()))]
-        rows = np.concatenate([*tables, self.outputs[:, None]], axis=1)
+        rows = np.concatenate([*tables, self.outputs[:, None], np.asarray(self.weight_part)[:, None]], axis=1)
         return tuple(known.setdefault(row.tobytes(), len(known)) for row in rows)
 
     @property

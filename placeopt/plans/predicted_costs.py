@@ -97,7 +97,7 @@ class PredictedStepCosts(TabledStepCosts):
         times = self.table.times.get((kind, micro_batch, tensor))
         if times is None:
             return None
-        return np.floor(self.table.weight_part * times[:, BACKWARD] / TICK_SECONDS).astype(np.int64)
+        return np.floor(np.asarray(self.table.weight_part) * times[:, BACKWARD] / TICK_SECONDS).astype(np.int64)
 
     def send_ticks(
         self, cut: int, micro_batch: int, sender: tuple[str, int], receiver: tuple[str, int]

@@ -8,6 +8,9 @@ from placeopt.plans.step_costs import Load
 from placeopt.plans.step_problem import SHARES
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from placeopt.plans.plan import PlanStage, TrainingPlan
     from placeopt.plans.step_problem import StepPlanProblem
 
@@ -97,11 +100,11 @@ def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
         ticks, filling = [], []
         for group in stage.replicas:
             row = costs.layer_ticks(group.kind, group.tensor, plan.micro_batch, len(stage.recompute) > 0)
-            ticks.append(sum(int(row[v]) for v in stage.layers))  # type: ignore[index]
+            ticks.append(_sum_of(row, stage))
             saved = 0
             if parts and i < count - 1:
                 weights = costs.weight_ticks(group.kind, group.tensor, plan.micro_batch)
-                saved = parts * sum(int(weights[v]) for v in stage.layers)  # type: ignore[index]
+                saved = parts * _sum_of(weights, stage)
             filling.append(ticks[-1] - min(saved, ticks[-1]))
         period, load = max(ticks), _load(problem, plan, i)
         first_pass += (max(filling) + chunks - 1) // chunks
@@ -120,6 +123,10 @@ def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
     if costs.closing_apart:
         closing = max(syncs) + max(updates)
     return max(periods) * (rounds * chunks - 1) + first_pass + closing
+
+
+def _sum_of(row: NDArray[np.int64] | None, stage: PlanStage) -> int:
+    return 0 if row is None else sum(int(row[v]) for v in stage.layers)
 
 
 def _sent(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> tuple[int, int]:
