@@ -19,7 +19,9 @@ def plan_command(
         str | None, typer.Option("--cluster", "-c", help="8xA100, or with --costs 32xA100-40+96xV100-16?price=2.5.")
     ] = None,
     batch: Annotated[int, typer.Option("--batch", "-b", min=1, help="Samples of a step.")] = 64,
-    costs: Annotated[Path | None, typer.Option("--costs", help="Folder with measured layer tables.")] = None,
+    costs: Annotated[
+        Path | None, typer.Option("--costs", help="Folder with layer tables, or a file of `placeopt profile`.")
+    ] = None,
     formula: Annotated[str, typer.Option("--formula", help="With --costs: predicted or published.")] = "predicted",
     recompute: Annotated[bool, typer.Option(help="Whether stages may be recomputed.")] = True,
     mixed: Annotated[bool, typer.Option(help="Whether replicas of a stage may be of two kinds.")] = False,
@@ -35,7 +37,9 @@ def plan_command(
     seconds: common.Seconds = 10.0,
     json: common.Json = False,
 ) -> None:
-    """Plan the training of a model: stages, data and tensor degrees, recomputation, with a bound over all plans.
+    """Plan the training of a model: stages, degrees, recomputation, schedule, with a bound over all plans of the space.
+
+    `schedule --joint` is for block placements that need no data or tensor degrees, with schedules found block by block.
 
     Example: `placeopt plan gen:gpt2?detail=coarse --cluster 8xA100 --batch 64`
     """
@@ -146,6 +150,6 @@ def _state(planned: Planned, position: int) -> int | None:
     if plan is None or price is None or not hasattr(costs, "state_bytes"):
         return None
     stage = plan.stages[position]
-    load = plan_load(stage, position, len(plan.stages), plan.micro_batch, price.rounds)
+    load = plan_load(plan, position, price.rounds)
     fullest = max(stage.replicas, key=lambda group: costs.memory_bytes(load, group))
     return int(costs.state_bytes(load, fullest))

@@ -9,6 +9,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from placeopt.io.serialize import save
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.files import write_text
 from placeopt.plans.step_schedules import parse_schedule
@@ -152,13 +153,17 @@ def deepspeed_configuration(planned: Planned) -> dict[str, Any]:
 
 
 def write_launch_files(planned: Planned, folder: Path) -> list[Path]:
-    """Write plan.json, torch.json, schedule.csv and, where the plan can be expressed, megatron.txt and deepspeed.json."""
+    """Write plan.json, problem.json, solution.json, torch.json and schedule.csv, and what frameworks can express.
+
+    That is megatron.txt and deepspeed.json. `po.verify` takes problem.json and solution.json.
+    """
     torch = torch_configuration(planned)
     written = [
         write_text(folder / "plan.json", json.dumps(planned.to_json(), indent=1) + "\n"),
         write_text(folder / "torch.json", json.dumps(torch, indent=1) + "\n"),
         write_text(folder / "schedule.csv", "".join(",".join(row) + "\n" for row in torch["schedule"])),
     ]
+    written += [save(planned.problem, folder / "problem.json"), save(plan_of(planned), folder / "solution.json")]
     with suppress(Refused):
         written.append(write_text(folder / "megatron.txt", "\n".join(megatron_arguments(planned)) + "\n"))
     with suppress(Refused):

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.clusters import make_cluster
-from placeopt.instances.sources import load_graph
+from placeopt.instances.sources import load_graph, with_costs
 from placeopt.model.budget import Budget
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, did_you_mean
 from placeopt.planning.planned import Planned, RunnerUp
 from placeopt.plans.layer_tables import read_layer_table
 from placeopt.plans.network_table import read_network
@@ -40,8 +40,7 @@ RUNNER_UP_GAP = 0.01
 
 def plan_problem(
     model: Any, cluster: str | tuple[DevicePool, ...], batch: int, *, costs: str | Path | None = None,
-    formula: str = "predicted", recompute: bool = True, mixed: bool = False, schedules: tuple[str, ...] | None = None,
-    sharded: bool | None = None,
+    formula: str = "predicted", **space: Any,
 ) -> StepPlanProblem:  # fmt: skip
     """Return the problem of training a model.
 
@@ -49,13 +48,14 @@ def plan_problem(
     ----------
     model : a graph of one sample, or its source (see `placeopt.load`; generators are given batch=1); with `costs` the
         name of a model in that folder.
-    cluster : a cluster or its name; with `costs` devices as `32xA100-40+96xV100-16` (see `parse_pools`).
+    cluster : a cluster or its name; with a folder as `costs` devices as `32xA100-40+96xV100-16` (see `parse_pools`).
     batch : samples of a step.
-    costs : folder with layer_times.json, layer_sizes.json and network.json; without it times come from a roofline.
+    costs : folder with layer_times.json, layer_sizes.json and network.json, or a cost file of `placeopt profile`, whose
+        model's example inputs then are one sample; without it times come from a roofline.
     formula : how a step is priced with `costs`: our prediction, or the published formula.
-    recompute : whether stages may be recomputed. mixed : whether replicas of a stage may be of two kinds.
-    schedules, sharded : see `StepPlanProblem`; by default what the cost model knows of `SCHEDULES`, and whether it knows
-        sharded states.
+    space : recompute (whether stages may be recomputed, by default True), mixed (whether replicas of a stage may be of two
+        kinds, by default False), schedules and sharded (see `StepPlanProblem`; by default what the cost model knows of
+        `SCHEDULES`, and whether it knows sharded states).
 
     Raises
     ------
@@ -65,27 +65,41 @@ def plan_problem(
     if formula not in FORMULAS:
         raise InputError(f"formula: expected one of {', '.join(FORMULAS)}, received '{formula}'")
     found: StepCosts
-    if costs is None:
-        graph, own = load_graph(_one_sample(model))
+    if costs is None or Path(costs).is_file():
+        if formula != "predicted":
+            raise InputError(f"formula '{formula}' needs a folder of layer tables as costs")
+        graph, own = load_graph(_one_sample(model) if costs is None else model)
         if isinstance(cluster, tuple):
-            raise InputError("cluster: expected the name of a cluster; devices by pools need costs")
-        sizes = tuple(size for size in SIZES if size <= batch)
-        found, pools = roofline_costs(graph, own or make_cluster(cluster), sizes)
+            raise InputError("cluster: expected the name of a cluster; devices by pools need a folder of layer tables")
+        sizes, devices, said = tuple(size for size in SIZES if size <= batch), own or make_cluster(cluster), ""
+        if costs is not None:
+            graph, how = with_costs(graph, devices, costs)
+            said = f"'{Path(costs).name}', {how}; other micro-batches, tensor degrees and backward passes by roofline"
+        found, pools = roofline_costs(graph, devices, sizes, known_times=said)
         name = f"{graph.name} on {cluster}"
     else:
         table, path = read_layer_table(costs, str(model)), Path(costs) / "network.json"
         pools = parse_pools(cluster) if isinstance(cluster, str) else cluster
+        zones = tuple(pool.kind.partition("@")[2] for pool in pools if "@" in pool.kind)
         if formula == "published":
-            found = PublishedStepCosts(table, read_network(path, raw=True))
+            found = PublishedStepCosts(table, read_network(path, raw=True, zones=zones))
         else:
-            found = PredictedStepCosts(table.monotone(), read_network(path))
+            found = PredictedStepCosts(table.monotone(), read_network(path, zones=zones))
         name = f"{model} on {' + '.join(f'{pool.count} {pool.kind}' for pool in pools)}"
-    known = tuple(s for s in SCHEDULES if found.splits_backward or not parse_schedule(s).splits_backward)
-    return StepPlanProblem(
-        found, pools, batch, recompute=recompute and formula == "predicted", mixed=mixed, name=name,
-        schedules=schedules or (("1f1b",) if formula == "published" else known),
-        sharded=found.shards_states if sharded is None else sharded,
-    )  # fmt: skip
+    return StepPlanProblem(found, pools, batch, name=name, **_space_of(found, formula, space))
+
+
+def _space_of(costs: StepCosts, formula: str, space: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a problem that say which plans there are, as given or by default."""
+    known = tuple(name for name in SCHEDULES if costs.splits_backward or not parse_schedule(name).splits_backward)
+    defaults = {"recompute": True, "mixed": False, "schedules": ("1f1b",) if formula == "published" else known,
+                "sharded": costs.shards_states}  # fmt: skip
+    for name in space:
+        if name not in defaults:
+            raise InputError(f"plan: option '{name}' is not known; {did_you_mean(name, list(defaults))}")
+    chosen = defaults | {name: value for name, value in space.items() if value is not None}
+    chosen["recompute"] = chosen["recompute"] and formula == "predicted"
+    return chosen
 
 
 def _one_sample(model: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from placeopt.io.codec import Codec, register
+from placeopt.plans import step_codecs  # noqa: F401 (registers the problems about steps)
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import SamplePlanProblem
 

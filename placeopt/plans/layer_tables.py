@@ -27,6 +27,11 @@ FORWARD, BACKWARD, OPTIMIZER = range(3)
 """Columns of the times of a layer, in seconds."""
 
 
+def device_kind(name: str) -> str:
+    """Return the kind of `KIND@ZONE`: devices of a kind compute alike in all zones."""
+    return name.partition("@")[0]
+
+
 @dataclass(frozen=True, eq=False)
 class LayerTable:
     """Times and sizes of the L layers of a model.
@@ -88,7 +93,12 @@ class LayerTable:
 
     def degrees(self, kind: str) -> tuple[int, ...]:
         """Tensor degrees with times and sizes of a device kind."""
+        kind = device_kind(kind)
         return tuple(sorted({t for known, _, t in self.times if known == kind and t in self.parameters}))
+
+    def times_of(self, kind: str, micro_batch: int, tensor: int) -> NDArray[np.float64] | None:
+        """Return the seconds of the layers on devices of a kind in any zone, None where nothing is known."""
+        return self.times.get((device_kind(kind), micro_batch, tensor))
 
     def monotone(self) -> LayerTable:
         """Return the table whose forward and backward times never fall with the micro-batch; see the module."""

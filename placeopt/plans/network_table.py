@@ -36,11 +36,12 @@ class Network(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FittedNetwork:
-    """The published fits of one zone.
+    """The published fits.
 
     Attributes
     ----------
-    fits : (kind, devices, kind, devices): three coefficients and the largest bytes per second measured.
+    fits : (place, devices, place, devices), a place being KIND, in the zone that was read, or KIND@ZONE: three
+        coefficients and the largest bytes per second measured.
     raw : whether the fit is taken as it stands, without limits.
     """
 
@@ -82,26 +83,37 @@ class FlatNetwork:
         return min(self.rates[sender[0]], self.rates[receiver[0]]) * min(sender[1], receiver[1])
 
 
-def read_network(path: str | Path, zone: str = DEFAULT_ZONE, *, raw: bool = False) -> FittedNetwork:
-    """Read the fits of one zone from `network.json`.
+def read_network(
+    path: str | Path, zone: str = DEFAULT_ZONE, *, raw: bool = False, zones: tuple[str, ...] = ()
+) -> FittedNetwork:
+    """Read the fits of one zone from `network.json`, and those within and between further `zones`.
 
     Raises
     ------
     InputError
         If the file is malformed or has no such zone.
     """
-    body = Body(read_json(path), f"file '{path}'").body(zone)
+    body = Body(read_json(path), f"file '{path}'")
+    places = [("", zone), *((f"@{name}", name) for name in dict.fromkeys(zones))]
+    fits: dict[tuple[str, int, str, int], tuple[float, float, float, float]] = {}
+    for suffix, name in places:
+        for ending, far in places:
+            fits |= _fits(body.body(name), suffix, ending, far)
+    where = f"zone {zone}" if not zones else f"zones {', '.join(name for _, name in places)}"
+    return FittedNetwork(fits, raw=raw, source=f"fitted to measurements: {Path(path).name}, {where}")
+
+
+def _fits(body: Body, suffix: str, ending: str, far: str) -> dict[tuple[str, int, str, int], tuple[float, float, float, float]]:
+    """Return the fits between the devices of a zone and those of another; the names get a suffix and an ending."""
     fits = {}
     for kind in body.data:
         for count in body.body(kind).data:
             there = body.body(kind).body(count)
-            if zone not in there.data:
-                continue
-            for other in there.body(zone).data:
-                for size in there.body(zone).body(other).data:
-                    value: Any = there.body(zone).body(other).items(size)
+            for other in there.body(far).data if far in there.data else ():
+                for size in there.body(far).body(other).data:
+                    value: Any = there.body(far).body(other).items(size)
                     if len(value) != 2 or len(value[0]) != 3:
                         raise InputError(f"{there.where}: expected [[c0, c1, c2], bytes per second], received {value!r:.60}")
                     c0, c1, c2 = map(float, value[0])
-                    fits[kind, int(count), other, int(size)] = c0, c1, c2, float(value[1])
-    return FittedNetwork(fits, raw=raw, source=f"fitted to measurements: {Path(path).name}, zone {zone}")
+                    fits[kind + suffix, int(count), other + ending, int(size)] = c0, c1, c2, float(value[1])
+    return fits

@@ -1,10 +1,11 @@
-"""Devices written as text, for cost files that bring their own kinds: `32xA100-40+96xV100-16?price=2.5`."""
+"""Devices written as text, for cost files that bring their own kinds: `32xA100-40+96xV100-16@us-west1-b?price=2.5`."""
 
 from __future__ import annotations
 
 import re
 
 from placeopt.model.errors import InputError
+from placeopt.plans.layer_tables import device_kind
 from placeopt.plans.step_problem import DevicePool
 
 GIB = 2**30
@@ -17,7 +18,7 @@ OPTIONS = ("memory", "per_host", "price")
 
 
 def parse_pools(text: str) -> tuple[DevicePool, ...]:
-    """Return the devices of `NxKIND?memory=GIB&per_host=4&price=2.5`, several joined by "+".
+    """Return the devices of `NxKIND@ZONE?memory=GIB&per_host=4&price=2.5`, several joined by "+".
 
     Raises
     ------
@@ -40,8 +41,8 @@ def _pool(part: str, whole: str) -> DevicePool:
             options[key] = float(value)
         except ValueError:
             raise InputError(f"devices '{part}': {key}: expected a number, received '{value}'") from None
-    if kind in KNOWN:
-        options = dict(zip(("memory", "per_host"), KNOWN[kind], strict=True)) | options
+    if device_kind(kind) in KNOWN:
+        options = dict(zip(("memory", "per_host"), KNOWN[device_kind(kind)], strict=True)) | options
     memory, per_host = options.get("memory"), options.get("per_host")
     if memory is None or per_host is None:
         raise InputError(f"devices '{part}': kind '{kind}' is not among {', '.join(KNOWN)}; add ?memory=GIB&per_host=N")

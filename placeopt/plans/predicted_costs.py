@@ -86,7 +86,7 @@ class PredictedStepCosts(TabledStepCosts):
 
     def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
         """Forward and backward, and forward again with recomputation."""
-        times = self.table.times.get((kind, micro_batch, tensor))
+        times = self.table.times_of(kind, micro_batch, tensor)
         if times is None:
             return None
         seconds = (1 + recompute) * times[:, FORWARD] + times[:, BACKWARD]
@@ -94,7 +94,7 @@ class PredictedStepCosts(TabledStepCosts):
 
     def weight_ticks(self, kind: str, tensor: int, micro_batch: int) -> NDArray[np.int64] | None:
         """A part of the backward pass of each layer, rounded down."""
-        times = self.table.times.get((kind, micro_batch, tensor))
+        times = self.table.times_of(kind, micro_batch, tensor)
         if times is None:
             return None
         return np.floor(np.asarray(self.table.weight_part) * times[:, BACKWARD] / TICK_SECONDS).astype(np.int64)
@@ -117,7 +117,7 @@ class PredictedStepCosts(TabledStepCosts):
         """The measured step of a small model, by parameters."""
         sizes = self.table.parameters[group.tensor]
         profiled = float(sizes[0] + sizes[-1] + PROFILED_BLOCKS * sizes[1])
-        seconds = float(self.table.times[group.kind, load.micro_batch, group.tensor][1, OPTIMIZER])
+        seconds = float(self._known(group, load.micro_batch)[1, OPTIMIZER])
         return ticks(seconds * float(sizes[load.first : load.last].sum()) / profiled / load.shards)
 
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:

@@ -66,7 +66,7 @@ class PublishedStepCosts(TabledStepCosts):
 
     def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
         """Measured forward and backward times; the formula knows no recomputation."""
-        times = self.table.times.get((kind, micro_batch, tensor))
+        times = self.table.times_of(kind, micro_batch, tensor)
         if times is None or recompute:
             return None
         return np.floor((times[:, FORWARD] + times[:, BACKWARD]) / TICK_SECONDS + 0.5).astype(np.int64)
@@ -94,7 +94,7 @@ class PublishedStepCosts(TabledStepCosts):
 
     def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
         """The measured step, whatever the stage holds."""
-        return ticks(float(self.table.times[group.kind, load.micro_batch, group.tensor][load.first, OPTIMIZER]))
+        return ticks(float(self._known(group, load.micro_batch)[load.first, OPTIMIZER]))
 
     def sync_ticks(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> int:
         """Ring all-reduce in buckets, at the slowest pair of neighbours."""

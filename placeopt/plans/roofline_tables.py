@@ -4,6 +4,10 @@ Ops that share a layer path, cut behind its first number, form a layer; layers o
 a topological order. On t devices every op is split evenly, and the layer's output is summed twice per pass by a ring over
 the links inside a host. The backward pass takes twice the forward pass; an optimizer step reads and writes 28 bytes per
 parameter (weights, gradients, two moments).
+
+Where the graph has measured times of its ops (a cost file of `placeopt profile`), these are the forward pass of one
+sample; other micro-batches and degrees take what is above the overhead of a launch times the ratio of their roofline to
+that of one sample.
 """
 
 from __future__ import annotations
@@ -76,9 +80,12 @@ def _layer_path(path: str) -> str:
 
 
 def roofline_costs(
-    graph: OpGraph, cluster: Cluster, micro_batches: tuple[int, ...], degrees: tuple[int, ...] = (1, 2, 4, 8)
+    graph: OpGraph, cluster: Cluster, micro_batches: tuple[int, ...], degrees: tuple[int, ...] = (1, 2, 4, 8),
+    known_times: str = "",
 ) -> tuple[PredictedStepCosts, tuple[DevicePool, ...]]:
     """Return a cost model of a forward graph of one sample, and the devices of a cluster.
+
+    `known_times` says where measured times of the graph's ops come from; without it they are not used.
 
     Raises
     ------
@@ -92,7 +99,7 @@ def roofline_costs(
     layer = chain_of_layers(graph)
     count = int(layer.max()) + 1
     pools, inside, between = _hosts(cluster)
-    work = _Work(graph, layer, count)
+    work = _Work(graph, layer, count, measured=bool(known_times))
     times, devices = {}, {device.kind: device for device in cluster.devices}
     for pool in pools:
         for tensor in degrees:
@@ -102,7 +109,8 @@ def roofline_costs(
     known = {t: work.parameters / t for t in degrees}
     table = LayerTable(
         graph.name, times, known, {t: work.activations / t for t in degrees}, work.outputs, 4,
-        f"roofline of '{graph.name}' on '{cluster.name}'", work.weight_part, "flops of the ops with weights, of all flops",
+        known_times or f"roofline of '{graph.name}' on '{cluster.name}'",
+        work.weight_part, "flops of the ops with weights, of all flops",
     )  # fmt: skip
     rate = FlatNetwork({pool.kind: between for pool in pools}, f"slowest link of '{cluster.name}', shared by no one else")
     return PredictedStepCosts(table, rate, ROOFLINE, "roofline step time"), pools
@@ -111,7 +119,9 @@ def roofline_costs(
 class _Work:
     """What each layer computes, moves, keeps and passes on, for one sample; floats of 4 bytes."""
 
-    def __init__(self, graph: OpGraph, layer: NDArray[np.int64], count: int) -> None:
+    def __init__(self, graph: OpGraph, layer: NDArray[np.int64], count: int, *, measured: bool) -> None:
+        seconds = graph.measured.T * graph.tick_seconds
+        self.measured = dict(zip(graph.measured_kinds, seconds, strict=True)) if measured else {}
         self.layer, self.count = layer, count
         self.flops, self.weights = graph.flops.astype(float), np.minimum(graph.resident, graph.bytes_moved).astype(float)
         self.moved = graph.bytes_moved - self.weights
@@ -128,12 +138,26 @@ class _Work:
             crossing = (layer[graph.producer] < cut) & (last >= cut)
             self.outputs[cut - 1] = size[crossing].sum()
 
+    def _roofline(self, device: Device, micro_batch: int, tensor: int) -> NDArray[np.float64]:
+        moved = (self.moved * micro_batch + self.weights) / tensor
+        return np.maximum(self.flops * micro_batch / tensor / device.peak_flops, moved / device.memory_bandwidth)
+
+    def _op_seconds(self, device: Device, micro_batch: int, tensor: int) -> NDArray[np.float64]:
+        """Forward seconds of each op: measured and scaled where they are known, else by roofline."""
+        roofline = self._roofline(device, micro_batch, tensor)
+        found = np.asarray(roofline + device.launch_overhead)
+        if device.kind in self.measured:
+            known, once = self.measured[device.kind], self._roofline(device, 1, 1)
+            ratio = np.where(once > 0, roofline / np.where(once > 0, once, 1.0), 1.0)
+            overhead = np.minimum(device.launch_overhead, known)
+            found = np.where(known >= 0, overhead + (known - overhead) * ratio, found)
+        return found
+
     def times(self, device: Device, micro_batch: int, tensor: int, inside: float) -> NDArray[np.float64]:
         """Forward, backward and optimizer seconds of each layer."""
-        moved = (self.moved * micro_batch + self.weights) / tensor
-        roofline = np.maximum(self.flops * micro_batch / tensor / device.peak_flops, moved / device.memory_bandwidth)
+        passes = self._op_seconds(device, micro_batch, tensor)
         ring = 2 * (tensor - 1) / tensor * self.outputs * 4 * micro_batch / inside
-        forward = np.bincount(self.layer, roofline + device.launch_overhead, self.count) + SUMS_PER_PASS * ring
+        forward = np.bincount(self.layer, passes, self.count) + SUMS_PER_PASS * ring
         update = self.parameters * OPTIMIZER_BYTES / tensor / device.memory_bandwidth
         # the prediction scales a profiled step by parameters: give it the rate of the profiled layers
         profiled = float(self.parameters[0] + self.parameters[-1] + 2 * self.parameters[min(1, self.count - 1)])

@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placeopt.plans.layer_tables import device_kind
+
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from placeopt.plans.layer_tables import LayerTable
     from placeopt.plans.network_table import Network
+    from placeopt.plans.plan import ReplicaGroup
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +38,16 @@ class TabledStepCosts:
         """Where times, sizes and transfers come from."""
         return ("layer times, sizes", self.table.source), ("transfers, all-reduce", self.network.source)
 
+    def _known(self, group: ReplicaGroup, micro_batch: int) -> NDArray[np.float64]:
+        times = self.table.times_of(group.kind, micro_batch, group.tensor)
+        if times is None:
+            raise LookupError(f"no times of {group.kind} at degree {group.tensor} and micro-batch {micro_batch}")
+        return times
+
     def micro_batches(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
         """Micro-batch sizes with times on any of the kinds."""
-        return tuple(sorted({size for kind, size, _ in self.table.times if kind in kinds}))
+        known = {device_kind(kind) for kind in kinds}
+        return tuple(sorted({size for kind, size, _ in self.table.times if kind in known}))
 
     def degrees(self, kind: str) -> tuple[int, ...]:
         """Tensor degrees with times."""

@@ -2,8 +2,9 @@
 
     PLACEOPT_DATA=../shared/data python results/plans/study.py [STAGE ...] [--again]
 
-Stages: measured, fit, piper, opt350, large, models, robust, gpt2 (default: all). A stage writes results/plans/STAGE.csv row by
-row and skips rows that are there (`--again` computes them anew); `tables.md` is drawn from the CSV files after every stage.
+Stages: measured, fit, piper, opt350, large, models, schedules, robust, gpt2 (default: all). A stage writes
+results/plans/STAGE.csv row by row and skips rows that are there (`--again` computes them anew); `tables.md` is drawn from the
+CSV files after every stage.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from placeopt.plans.published_costs import PublishedStepCosts
 from placeopt.plans.step_costs import Load
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
-from placeopt.plans.timeline import step_spread
+from placeopt.plans.timeline import step_spread, step_timeline
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.plans import plan_figure
 from placeopt.solving.compilation import ensure
@@ -180,7 +181,7 @@ def opt350() -> Iterator[Job]:
 def large() -> Iterator[Job]:
     """LLaMA-3-8B (predicted, with recomputation) and OPT-30B (published formula) on A100 and V100 hosts."""
     pools = "32xA100-40+32xV100-16"
-    llama = plan_problem("LLAMA-3-8", pools, 256, costs=PROFILES)
+    llama = plan_problem("LLAMA-3-8", pools, 256, costs=PROFILES, schedules=("1f1b",), sharded=False)
     yield "LLaMA-3-8B, 32 + 32, recomputation", lambda: step_row(llama, 60.0, 0.01)
     plain = plan_problem("LLAMA-3-8", pools, 256, costs=PROFILES, formula="published")
     yield "LLaMA-3-8B, 32 + 32, published formula, none", lambda: step_row(plain, 60.0, 0.01)
@@ -195,12 +196,40 @@ def models() -> Iterator[Job]:
     for model in spec["MODELS"]:
         for devices in (4, 8, 16, 32):
             source, cluster = spec["source_of"](model, devices), spec["cluster_of"](devices)
-            yield f"{model} {devices}", lambda s=source, c=cluster: step_row(plan_problem(s, c, 128), 30.0)
+            yield f"{model} {devices}", lambda s=source, c=cluster: step_row(
+                plan_problem(s, c, 128, schedules=("1f1b",), sharded=False), 30.0
+            )
+
+
+def schedules() -> Iterator[Job]:
+    """The same with interleaved and zero-bubble schedules and sharded states; the plan is simulated, too."""
+    path = HERE.parent / "pipeline" / "study.py"
+    spec = runpy.run_path(str(path), run_name="pipeline_study")
+
+    def row(source: str, cluster: str) -> Row:
+        problem = plan_problem(source, cluster, 128)
+        solver = make_solver("plan-stages", "plan", tolerance=0.001)
+        ensure(solver.kernels)
+        with Clock() as clock:
+            result = run(problem, solver, Budget(30.0))
+        found = result.solution
+        return {
+            "seconds": result.seconds, "gap": result.gap, "status": result.status,
+            "simulated": step_timeline(problem, found)[1] * problem.tick_seconds if found else None,
+            "schedule": found.schedule if found else None, "sharded": found.sharded if found else None,
+            "wall": clock.wall, "cpu": clock.cpu, "plan": found.text() if found else result.message,
+        }  # fmt: skip
+
+    for model in spec["MODELS"]:
+        for devices in (4, 8, 16, 32):
+            source, cluster = spec["source_of"](model, devices), spec["cluster_of"](devices)
+            yield f"{model} {devices}", lambda s=source, c=cluster: row(s, c)
 
 
 def robust() -> Iterator[Job]:
     """Simulated steps of the plan of OPT-350M on 32 A100 and 96 V100: noise of 5 %, and one stage 20 % slower."""
-    found = plan("OPT-350", "32xA100-40+96xV100-16", 1024, costs=PROFILES, seconds=20.0, runner_ups=0)
+    found = plan("OPT-350", "32xA100-40+96xV100-16", 1024, costs=PROFILES, seconds=20.0, runner_ups=0,
+                 schedules=("1f1b",), sharded=False)  # fmt: skip
     write_figure(plan_figure(found), HERE / "plan.png")
     for name, noise, straggler in (("no noise", 0.0, 1.0), ("noise", 0.05, 1.0), ("noise and straggler", 0.05, 1.2)):
         def row(noise: float = noise, straggler: float = straggler) -> Row:
@@ -239,7 +268,7 @@ def gpt2() -> Iterator[Job]:
 
 STAGES: dict[str, Callable[[], Iterator[Job]]] = {
     "measured": measured, "fit": fit, "piper": piper, "opt350": opt350, "large": large, "models": models,
-    "robust": robust, "gpt2": gpt2,
+    "schedules": schedules, "robust": robust, "gpt2": gpt2,
 }  # fmt: skip
 
 
@@ -299,7 +328,7 @@ def draw_tables() -> None:
     for name in STAGES:
         rows = read_csv(HERE / f"{name}.csv", numbers=True)
         if rows and name != "measured":
-            heads = [key for key in rows[0] if key != "plan" or name in ("opt350", "large", "gpt2", "models")]
+            heads = [key for key in rows[0] if key != "plan" or name in ("opt350", "large", "gpt2", "models", "schedules")]
             body = [[str(row[key]).replace(" | ", "; ") if key == "plan" else row[key] for key in heads] for row in rows]
             lines += [f"## {name}", "", *markdown_table(heads, body), ""]
     (HERE / "tables.md").write_text("\n".join(lines))

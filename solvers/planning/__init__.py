@@ -13,5 +13,5 @@ SPECS: tuple[SolverSpec, ...] = (
                "stages with unequal data and tensor degrees on equal devices; proves its optimum"),
     SolverSpec("plan-stages", "placeopt.solvers.planning.step_planner:StepPlanner", "plan", ("step-time",),
                "exact dynamic programs over stages, cut by the longest period", True, SAILOR,
-               "a training step on devices of one or two kinds, under any cost model of a step; proves its optimum"),
+               "a training step on devices of any kinds, under any cost model of a step; proves its optimum"),
 )  # fmt: skip
