@@ -37,7 +37,7 @@ Method = tuple[str, dict[str, Any], dict[str, Any], int]
 METHODS: dict[str, Method] = {
     "critical path, best of 50": ("critical-path", {}, {"evaluations": 50}, SEEDS),
     "enumerative": ("enumerative", {}, {}, 1),
-    **{name: (name, {}, {}, 1) for name in ("round-robin", "heft", "etf", "m-etf", "m-sct", "dsc", "edge-zeroing")},
+    **{name: (name, {}, {}, 1) for name in ("round-robin", "heft", "etf", "m-etf", "m-sct", "dsc", "edge-zeroing", "min-cut")},
     **{name: (name, {}, {"evaluations": EVALUATIONS}, SEEDS)
        for name in ("random", "cross-entropy", "post", "annealing", "genetic", "grouper-placer", "graph-parsing")},
     "dual-policy, critical path": ("dual-policy", {"teacher": "critical-path"}, {"evaluations": EVALUATIONS}, SEEDS),

@@ -160,6 +160,16 @@ def ours_of(source: Source, rule: str, degree: int, best: dict[str, float]) -> l
     ]
 
 
+def streams_times(source: Source) -> list[str]:
+    """Completion times and throughputs under the published split rule."""
+    rows = []
+    for policy in ("max-degree", "min-degree", "constant-degree", "feasible-first", "policy-degree", "rollout"):
+        for column, title in (("jct", "mean completion time"), ("throughput", "throughput")):
+            cells = [source.number("job_streams/published.csv", column, beta=letter, policy=policy) for letter in LETTERS]
+            rows.append([f"`{policy}`, {title}", *map(value, cells)])
+    return table(["published split rule, units of the paper's simulator", *LETTERS], rows)
+
+
 def streams_more(source: Source) -> list[str]:
     """Blocking in consistent units, under Poisson arrivals, and on short streams."""
     def blocked(file: str, policy: str, **where: object) -> list[float]:
@@ -251,6 +261,6 @@ def execution(source: Source) -> list[str]:
 
 TABLES: dict[str, Callable[[Source], list[str]]] = {
     "exact-claims": exact, "exact-misses": exact_misses, "pipeline-claims": pipeline, "streams-published": streams_published,
-    "streams-uniform": streams_uniform, "streams-more": streams_more, "plans-claims": plan_errors,
+    "streams-uniform": streams_uniform, "streams-more": streams_more, "streams-times": streams_times, "plans-claims": plan_errors,
     "benchmark-gaps": benchmark, "scaling-gaps": scaling, "execution-agreement": execution,
 }  # fmt: skip

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -78,37 +78,56 @@ def load_partitioner() -> Any:
     return pymetis
 
 
+class WeightedGraph(NamedTuple):
+    """An undirected graph as METIS reads it."""
+
+    pointer: list[int]  # (num_nodes + 1,) into the neighbours
+    neighbour: list[int]
+    weight: list[int]  # of each entry of `neighbour`
+
+
 def partitions(
     partitioner: Any, model: ContractedProblem, kind: int, seed: int, starts: int
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the part of every node, for every imbalance and seed."""
-    parts = len(model.types[kind])
-    if parts == 1 or model.num_nodes == 1:
-        yield np.zeros(model.num_nodes, dtype=np.int64)
+    return parts_of(partitioner, len(model.types[kind]), edges_of(model, kind), model.total[:, kind], seed, starts)
+
+
+def parts_of(
+    partitioner: Any, parts: int, graph: WeightedGraph, work: NDArray[np.int64], seed: int, starts: int
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the part of every node of a graph, for every imbalance and seed."""
+    if parts == 1 or len(work) == 1:
+        yield np.zeros(len(work), dtype=np.int64)
         return
-    pointer, neighbour, weight = edges_of(model, kind)
-    work = scaled(model.total[:, kind])
     for imbalance in IMBALANCES:
         for start in range(starts):
             _, part = partitioner.part_graph(
-                parts, partitioner.CSRAdjacency(pointer, neighbour), vweights=work, eweights=weight,
-                options=partitioner.Options(ufactor=imbalance, seed=seed + start),
+                parts, partitioner.CSRAdjacency(graph.pointer, graph.neighbour), vweights=scaled(work),
+                eweights=graph.weight, options=partitioner.Options(ufactor=imbalance, seed=seed + start),
             )  # fmt: skip
             yield np.asarray(part, dtype=np.int64)
 
 
-def edges_of(model: ContractedProblem, kind: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the undirected graph of the nodes as METIS reads it: pointers, neighbours, weights of the edges."""
-    ticks: dict[tuple[int, int], int] = defaultdict(int)
-    for entry, tensor in enumerate(model.edge_tensor.tolist()):
-        u, v = int(model.producer[tensor]), int(model.consumer[entry])
+def edges_of(model: ContractedProblem, kind: int) -> WeightedGraph:
+    """Return the graph of the nodes of a contracted problem, its edges weighed by their tensors on a type of device."""
+    tensor = model.edge_tensor
+    return undirected(model.num_nodes, model.producer[tensor], model.consumer, model.weight[tensor, kind])
+
+
+def undirected(
+    num_nodes: int, source: NDArray[np.int64], target: NDArray[np.int64], ticks: NDArray[np.int64]
+) -> WeightedGraph:
+    """Return the graph of some edges, both ways; what joins the same nodes is added up, loops are dropped."""
+    total: dict[tuple[int, int], int] = defaultdict(int)
+    for u, v, weight in zip(source.tolist(), target.tolist(), ticks.tolist(), strict=True):
         if u != v:
-            ticks[u, v] += int(model.weight[tensor, kind])
-            ticks[v, u] += int(model.weight[tensor, kind])
-    pairs = sorted(ticks)
-    weights = scaled(np.array([ticks[pair] for pair in pairs], dtype=np.int64))
-    pointer = np.searchsorted(np.array([u for u, _ in pairs], dtype=np.int64), np.arange(model.num_nodes + 1))
-    return pointer.tolist(), [v for _, v in pairs], weights
+            total[u, v] += weight
+            total[v, u] += weight
+    pairs = sorted(total)
+    weights = scaled(np.array([total[pair] for pair in pairs], dtype=np.int64))
+    pointer = np.searchsorted(np.array([u for u, _ in pairs], dtype=np.int64), np.arange(num_nodes + 1))
+    return WeightedGraph(pointer.tolist(), [v for _, v in pairs], weights)
 
 
 def scaled(ticks: NDArray[np.int64]) -> list[int]:

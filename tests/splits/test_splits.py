@@ -15,6 +15,7 @@ from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
 from placeopt.solvers.splits import graph_partition
 from placeopt.solvers.splits.graph_partition import GraphPartition, edges_of, partitions
+from placeopt.solvers.splits.min_cut import MinCut
 from placeopt.solvers.splits.pipedream import PipeDream, best_stages, cuts, stage_times
 from placeopt.solvers.splits.split_local_search import SplitLocalSearch
 from placeopt.solving.run import run
@@ -170,3 +171,19 @@ def test_metis_cuts_little():
     result = run(problem, GraphPartition(), Budget(seconds=10), seed=0)
     assert len(set(result.solution.device[:4])) == len(set(result.solution.device[4:])) == 1
     assert result.objective == 21
+
+
+def test_min_cut_separates_what_is_independent():
+    """Two independent chains go to two devices, each as a whole: no transfer is paid."""
+    pytest.importorskip("pymetis")
+    edges = [(u, u + 1, 50) for base in (0, 4) for u in range(base, base + 3)]
+    problem = PlacementProblem.from_edges([[5, 5]] * 8, edges)
+    result = run(problem, MinCut(), Budget(seconds=10), seed=0)
+    assert result.objective == 20
+
+
+def test_min_cut_without_the_package(monkeypatch):
+    """The makespan's baseline names the extra, too."""
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(MissingExtraError, match=r"placeopt\[partition\]"):
+        run(problem_of(0).replace(objective="makespan"), MinCut(), Budget(seconds=1))
