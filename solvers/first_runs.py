@@ -136,6 +136,8 @@ def policies() -> None:
     """Learn a little with every policy."""
     for name in ("dual-policy", "graph-parsing", "grouper-placer"):
         _run(name, "makespan", Budget(evaluations=400))  # the seeds take the first hundreds
+    solver = make_solver("dual-policy", teacher="", credit="critical")
+    run(small_problem(), solver, Budget(evaluations=100))
 
 
 def latency() -> None:

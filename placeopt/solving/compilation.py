@@ -66,8 +66,11 @@ GROUPS = {
             "bounds", tuple(f"makespan.bounds.{name}" for name in ("communication", "energy", "head_tail", "critical_path")),
             _FIRST + "bounds", 7.0, _MAKESPAN,
         ),
-        KernelGroup("policies", ("solvers.policy.group_and_place", "solvers.policy.select_and_place"), _FIRST + "policies", 20.0,
-                    _MAKESPAN),
+        KernelGroup(
+            "policies", tuple(f"solvers.policy.{name}" for name in (
+                "group_and_place", "select_and_place", "guides", "message_passing")),
+            _FIRST + "policies", 22.0, _MAKESPAN,
+        ),
         KernelGroup("period", ("period.loads",), _FIRST + "period", 5.0, _PERIOD),
         KernelGroup("period-dp", ("solvers.exact.period_dp", "model.ideals"), _FIRST + "period_dp", 6.0, _PERIOD),
         KernelGroup("period-search", ("solvers.exact.period_local_search",), _FIRST + "period_search", 6.0, _PERIOD),

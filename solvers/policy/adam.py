@@ -54,7 +54,7 @@ class Parameters:
     def __getitem__(self, name: str) -> NDArray[np.float64]:
         return self._arrays[name]
 
-    def ascend(self, gradient: Mapping[str, NDArray[np.float64]]) -> None:
-        """Take one step along the gradient; arrays that it does not name stay."""
+    def ascend(self, gradient: Mapping[str, NDArray[np.float64]], share: float = 1.0) -> None:
+        """Take one step along the gradient, or a share of it; arrays that it does not name stay."""
         for name, slope in gradient.items():
-            self._arrays[name] += self.steps[name].step(slope)
+            self._arrays[name] += share * self.steps[name].step(slope)

@@ -1,37 +1,38 @@
-"""`dual-policy`: select an op, place it, learn both by policy gradient, starting as a heuristic (Doppler).
+"""`dual-policy`: select an op, place it, learn both by policy gradient, starting as a heuristic or pretrained (Doppler).
 
-Log-linear policies take the place of Doppler's graph networks: stage I imitates a heuristic (maximum likelihood, ties share
-the credit), stage II is policy gradient on the simulator, stage III on a real system (`measure`). The policy *starts as* the
-heuristic, so what it returns is never worse.
+Log-linear policies with a small hidden layer, which sees what message passing says of the graph, take the place of Doppler's
+graph networks: stage I imitates a teacher (maximum likelihood), stage II is policy gradient on the simulator, stage III on a real
+system (`measure`). The policy *starts as* a heuristic, or as what was learned on other graphs (`pretrained`), so what it returns
+is never worse than its first episode and its teacher's placement.
+
+A part of the budget is spent on whole episodes. The rest goes to local steps: the same policy places a window of ops around
+a critical op anew, the others stay, and it learns from whether that helped (see `local_steps`).
 
 References
 ----------
 - X. Yao et al. DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs. ICLR 2026.
 - R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement learning. Machine
   Learning 8, 1992.
-- D. Wierstra, T. Schaul, T. Glasmachers, Y. Sun, J. Peters, J. Schmidhuber. Natural evolution strategies. JMLR 15, 2014.
-  (The advantages: utilities of ranks.)
-- J. Oh, Y. Guo, S. Singh, H. Lee. Self-imitation learning. ICML 2018. (The best episode, repeated.)
+- X. Chen, Y. Tian. Learning to perform local rewriting for combinatorial optimization. NeurIPS 2019.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.makespan.evaluate import best_queue, evaluate, evaluate_batch
+from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.objective import INFEASIBLE
-from placeopt.model.placement import Placement
-from placeopt.solvers.policy import select_and_place
-from placeopt.solvers.policy.adam import Parameters
-from placeopt.solvers.policy.advantages import rank_utilities
-from placeopt.solvers.policy.dual_policy_file import HEURISTICS, SCALINGS, DualPolicyModel
-from placeopt.solvers.policy.episodes import Episodes, OrderedProblem, roll, weights_of
-from placeopt.solvers.policy.learned_placer import LearnedPlacer, Samples, draw_seeds
-from placeopt.solvers.search.search_space import SearchSpace
+from placeopt.solvers.policy.dual_learner import FROZEN, DualLearner, teaching_order
+from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
+from placeopt.solvers.policy.episodes import Episodes, OrderedProblem
+from placeopt.solvers.policy.guides import Incumbent
+from placeopt.solvers.policy.learned_placer import LearnedPlacer, Samples, spent
+from placeopt.solvers.policy.local_steps import Chain, WindowChoice
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -39,14 +40,33 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
+
+PRETRAINED = {part: Path(__file__).resolve().parent / f"pretrained_{part}.json" for part in ("episodes", "rewriting")}
+"""What was learned on families of generated graphs, for whole episodes and for local steps: see results/policy/pretrain.py."""
+
+STARTS = ("pretrained", "critical-path", "eft", "scratch")
+"""What whole episodes may begin as."""
 
 MEASURED_BATCH = 8
 """Episodes per gradient step where every one is measured: a real system is a thousand times slower than the simulator."""
 
-FROZEN = {"both": (), "sel": ("plc", "plc_residual"), "plc": ("sel", "sel_residual")}
-"""Parameters that do not learn, by the option `learn`."""
+WINDOW_RATE = 0.05
+"""Step of the preferences for kinds and sizes of windows."""
+
+COOLING = 0.01
+"""Last temperature of accepting worse local steps over the first."""
+
+COOLER = 0.5
+"""Temperature of the walk from the best placement over that of the others."""
+
+APART = 0.6
+"""Part of the local steps after which the best chain goes on alone."""
+
+SETTLED = 0.85
+"""Part after which it goes on from the best placement met."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +80,9 @@ class DualPolicy(LearnedPlacer):
     name: ClassVar[str] = "dual-policy"
 
     start: str = option(
-        "critical-path", choices=HEURISTICS, meaning="policy to begin with; eft is HEFT without insertion"
+        "critical-path", choices=STARTS, meaning="policy to begin with: learned on other graphs, or a heuristic (eft: HEFT)"
     )
+    hidden: int = option(8, low=0, meaning="width of the hidden layers; 0: scores are linear in the features")
     imitation: int = option(60, low=0, meaning="gradient steps of stage I")
     learn: str = option("both", choices=tuple(FROZEN), meaning="which of the two policies learns; the other stays greedy")
     residual: bool = option(
@@ -70,15 +91,23 @@ class DualPolicy(LearnedPlacer):
     groups: int = option(48, low=0, meaning="groups of ops that share their scores per device; 0: every op on its own")
     learning_rate: float = option(0.15, above=0, meaning="Adam's step for the weights of features")
     residual_rate: float = option(0.25, low=0, meaning="Adam's step for the residual")
-    elite: float = option(0.5, low=0, meaning="weight of repeating the best episode so far in every step")
+    elite: float = option(0.5, low=0, meaning="weight of repeating the best episodes so far in every step")
+    memory: int = option(1, low=1, meaning="best episodes that are repeated")
     entropy: float = option(0.0, low=0, meaning="advantage of episodes with more entropy: keeps the policy random")
-    sel_scaling: str = option(
-        "graph", choices=SCALINGS, meaning="what SEL's features are scaled by: the graph, or the candidates at hand"
+    credit: str = option(
+        "all", choices=("all", "critical"), meaning="decisions that earn an advantage: all, or those about critical ops"
     )
+    local: float = option(0.8, low=0, high=1, meaning="share of the budget for local steps; 0: whole episodes only")
+    local_batch: int = option(8, low=1, meaning="local steps from the same incumbent, of which the best is taken")
+    local_temperature: float = option(3.0, above=0, meaning="temperature of the softmaxes in local steps")
+    local_rate: float = option(
+        0.0, low=0, meaning="Adam's step in local steps over that in whole episodes; 0: their policy stays as it was trained"
+    )
+    heat: float = option(0.15, above=0, meaning="first temperature of accepting worse local steps, as a share of the value")
     queue: str = option(
         "priority", choices=("priority", "fifo"), meaning="execution that values episodes; priority: the order SEL chose"
     )
-    policy: str = option("", meaning="policy file to start from, with its own sel_scaling")
+    policy: str = option("", meaning="policy file to start from")
     save_policy: str = option("", meaning="file to write the trained policy to")
     measure: Callable[..., float] | None = option(
         None, meaning="stage III: callable that gives the seconds of devices (and of ranks, if it has a true `ordered`)"
@@ -106,6 +135,7 @@ class DualPolicy(LearnedPlacer):
         if not tracker.stop():
             greedy = learner.greedy()
             learner.remember(greedy, self.value(greedy, problem, tracker))
+            learner.first_episode = learner.elite[:]
         if teacher is not None and self.imitation:
             lesson = teaching_order(problem, teacher)
             for _ in range(self.imitation):
@@ -117,7 +147,64 @@ class DualPolicy(LearnedPlacer):
         """Return the policy that training starts from."""
         if self.policy:
             return DualPolicyModel.load(self.policy)
-        return DualPolicyModel.heuristic(self.start, self.sel_scaling)
+        if self.start == "pretrained":
+            return DualPolicyModel.load(PRETRAINED["episodes"])
+        return DualPolicyModel.heuristic(self.start)
+
+    def rewriting_model(self) -> DualPolicyModel:
+        """Return the policy that local steps start from."""
+        if self.start == "pretrained":
+            return DualPolicyModel.load(PRETRAINED["rewriting"])
+        return DualPolicyModel.heuristic("rewriting")
+
+    def improve(self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Take steps on whole episodes, then local ones, until the budget is spent."""
+        while not tracker.stop() and (spent(tracker) < 1 - self.local or not policy.elite):
+            temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
+            samples = policy.sample(self.batch_size(tracker), temperature)
+            policy.learn(samples, self.value(samples, problem, tracker), temperature)
+        if not tracker.stop():
+            rewriter = DualLearner(policy.ordered, self.rewriting_model(), self, policy.rng, residual=False)
+            self._walk(rewriter, self._chains(policy, problem, tracker), problem, tracker)
+
+    def _chains(self, learner: DualLearner, problem: PlacementProblem, tracker: Tracker[Placement]) -> list[Chain]:
+        """Return a walk from the best own episode; where the teacher is still ahead, from its placement and the first episode."""
+        own = [(value, devices[None, :], ranks[None, :]) for value, devices, ranks in (*learner.elite, *learner.first_episode)]
+        if tracker.solution is None or tracker.value is None or own[0][0] <= tracker.value:
+            starts = own[:1]
+        else:
+            starts = [(tracker.value, *teaching_order(problem, tracker.solution)), own[-1]]
+        choice = WindowChoice(problem.num_ops, WINDOW_RATE)
+        return [self._chain(learner, *start, choice) for start in starts]
+
+    def _chain(
+        self, learner: DualLearner, value: int, devices: NDArray[Any], ranks: NDArray[np.int64], choice: WindowChoice
+    ) -> Chain:
+        rows = Episodes.given(learner.ordered, devices, ranks).rows
+        graph = learner.ordered.graph
+        return Chain(graph, Incumbent.of(graph, value, rows.device[0], rows.rank[0]), choice, self.heat)
+
+    def _walk(
+        self, learner: DualLearner, chains: list[Chain], problem: PlacementProblem, tracker: Tracker[Placement]
+    ) -> None:
+        """Take local steps, one chain after the other, until the budget is spent."""
+        began, turn, settling = spent(tracker), 0, False
+        while not tracker.stop():
+            progress = (spent(tracker) - began) / max(1e-9, 1 - began)
+            if progress > APART:
+                chains = [min(chains, key=lambda chain: chain.best)]
+            if progress > SETTLED and not settling and tracker.solution is not None and tracker.value is not None:
+                best, settling = (tracker.value, *teaching_order(problem, tracker.solution)), True
+                chains = [self._chain(learner, *best, chains[0].choice)]
+                chains[0].heat *= COOLER
+            chain = chains[turn % len(chains)]
+            turn += 1
+            windows, choices = chain.windows(learner.rng, int(min(self.local_batch, tracker.evaluations_left)))
+            steps = learner.rewrite(chain.incumbent, windows, self.local_temperature)
+            values = self.value(steps, problem, tracker)
+            if self.local_rate > 0:
+                learner.learn_locally(steps, values, chain.incumbent.value, self.local_temperature)
+            chain.move(steps, values, choices, chain.heat * COOLING**progress, learner.rng)
 
     def batch_size(self, tracker: Tracker[Placement]) -> int:
         """Episodes of the next step, fewer where each is measured."""
@@ -126,13 +213,14 @@ class DualPolicy(LearnedPlacer):
 
     def values(self, problem: PlacementProblem, samples: Samples) -> NDArray[np.int64]:
         """Return the ticks of every episode: simulated, or measured where there is a callable."""
+        devices, ranks = samples.devices, samples.ranks
         if self.queue == "fifo":
-            values = evaluate_batch(problem, samples.devices)
+            values = evaluate_batch(problem, devices)
         else:
-            values = evaluate_batch(problem, samples.devices, samples.ranks, "priority")
+            values = evaluate_batch(problem, devices, ranks, "priority")
         if self.measure is not None:
             for i in np.flatnonzero(values != INFEASIBLE).tolist():
-                values[i] = self._measured(problem, samples.devices[i], samples.ranks[i])
+                values[i] = self._measured(problem, devices[i], ranks[i])
         return values
 
     def _teacher(self, tracker: Tracker[Placement]) -> Placement | None:
@@ -154,121 +242,3 @@ class DualPolicy(LearnedPlacer):
         own = devices.astype(np.int64)
         seconds = float(measure(own, ranks) if getattr(measure, "ordered", False) else measure(own))
         return round(seconds / problem.tick_seconds) if math.isfinite(seconds) else int(INFEASIBLE)
-
-
-class DualLearner:
-    """The parameters of a dual policy on one problem, and how they learn.
-
-    Attributes
-    ----------
-    parameters : "sel" and "plc" (weights of features), "sel_residual" and "plc_residual".
-    label : group of each op, by topological place: the row of its scores in "plc_residual".
-    best : value, devices and ranks of the best episode so far.
-    """
-
-    def __init__(
-        self, ordered: OrderedProblem, first: DualPolicyModel, config: DualPolicy, rng: np.random.Generator
-    ) -> None:
-        n, k = ordered.graph.compute.shape
-        self.ordered, self.config, self.rng, self.first = ordered, config, rng, first
-        self.label = residual_groups(ordered, config.groups) if config.residual else np.zeros(0, dtype=np.int64)
-        rows = int(self.label.max()) + 1 if config.residual else 0
-        slow, fast = config.learning_rate, max(1e-12, config.residual_rate)
-        self.parameters = Parameters(
-            {
-                "sel": np.array(first.sel), "plc": np.array(first.plc),
-                "sel_residual": np.zeros(n if config.residual else 0), "plc_residual": np.zeros((rows, k)),
-            },
-            {"sel": slow, "plc": slow, "sel_residual": fast, "plc_residual": fast},
-        )  # fmt: skip
-        self.best: tuple[int, NDArray[np.int32], NDArray[np.int64]] | None = None
-        self.episodes = 0
-
-    def model(self, note: str) -> DualPolicyModel:
-        """Return the policy as it is now, without residual."""
-        return self.first.trained(self.parameters["sel"], self.parameters["plc"], note)
-
-    def sample(self, count: int, temperature: float) -> Episodes:
-        """Draw episodes."""
-        self.episodes += count
-        return self._roll(count, select_and_place.SAMPLE, temperature)
-
-    def greedy(self) -> Episodes:
-        """Return the one episode in which both policies take their best action."""
-        return self._roll(1, select_and_place.GREEDY, 1.0)
-
-    def learn(self, samples: Episodes, values: NDArray[np.int64], temperature: float) -> None:
-        """Stage II: one policy-gradient step on episodes (and the best so far, repeated)."""
-        config = self.config
-        self.remember(samples, values)
-        advantage = rank_utilities(values)
-        if config.entropy > 0:
-            more = (samples.entropy - samples.entropy.mean()) / max(1.0, samples.entropy.std())
-            advantage = advantage + config.entropy * more
-        gradient = self.gradient(samples, advantage)
-        if config.elite > 0 and self.best is not None:
-            _, devices, ranks = self.best
-            again = self._roll(1, select_and_place.REPLAY, temperature, devices[None, :], ranks[None, :])
-            repeat = self.gradient(again, np.full(1, config.elite))
-            gradient = {key: gradient[key] + repeat[key] for key in gradient}
-        self._ascend(gradient)
-
-    def remember(self, episodes: Episodes, values: NDArray[np.int64]) -> None:
-        """Keep the best episode of all."""
-        i = int(values.argmin())
-        value = int(values[i])
-        if value != INFEASIBLE and (self.best is None or value < self.best[0]):
-            self.best = value, episodes.devices[i].copy(), episodes.ranks[i].copy()
-
-    def imitate(self, devices: NDArray[np.int32], ranks: NDArray[np.int64]) -> None:
-        """Stage I: raise the likelihood of the teacher's decisions; all tied actions of critical path count."""
-        ties = self.config.teacher == "critical-path"
-        mode = select_and_place.REPLAY_TIES if ties else select_and_place.REPLAY
-        episode = self._roll(1, mode, self.config.temperature, devices, ranks)
-        self._ascend(self.gradient(episode, np.ones(1) / self.ordered.problem.num_ops))
-
-    def gradient(self, episodes: Episodes, advantage: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return sum of advantage times score function, for each group of parameters."""
-        found = {"sel": advantage @ episodes.sel, "plc": advantage @ episodes.plc}
-        if self.config.residual:
-            found["sel_residual"] = advantage @ episodes.sel_residual
-            found["plc_residual"] = np.zeros(self.parameters["plc_residual"].shape)
-            np.add.at(found["plc_residual"], self.label, np.tensordot(advantage, episodes.plc_residual, axes=1))
-        return found
-
-    def _ascend(self, gradient: dict[str, NDArray[np.float64]]) -> None:
-        frozen = FROZEN[self.config.learn]
-        self.parameters.ascend({key: slope for key, slope in gradient.items() if key not in frozen})
-
-    def _roll(
-        self, count: int, mode: int, temperature: float, devices: NDArray[np.int32] | None = None,
-        ranks: NDArray[np.int64] | None = None,
-    ) -> Episodes:  # fmt: skip
-        config, now = self.config, self.parameters
-        weights = weights_of(
-            DualPolicyModel(now["sel"], now["plc"], sel_scaling=self.first.sel_scaling), self.ordered.problem.num_devices,
-            sel_residual=now["sel_residual"] if config.residual else None,
-            plc_residual=now["plc_residual"][self.label] if config.residual else None,
-            temperature=temperature, sel_random=config.learn != "plc", plc_random=config.learn != "sel",
-        )  # fmt: skip
-        return roll(self.ordered, weights, draw_seeds(self.rng, count), mode, devices, ranks)
-
-
-def residual_groups(ordered: OrderedProblem, count: int) -> NDArray[np.int64]:
-    """Return the group of each op, by topological place; the ops of one share their scores per device."""
-    space = SearchSpace(ordered.problem)
-    if not 0 < count < space.num_units:
-        return np.arange(ordered.problem.num_ops)
-    return np.asarray(space.groups(count)[space.problem.units.unit][ordered.order])
-
-
-def teaching_order(problem: PlacementProblem, placement: Placement) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return (devices, ranks) of a placement as one episode: ranks follow a topological order.
-
-    An op is ranked when it starts if the placement is executed.
-    """
-    _, queue = best_queue(problem, placement)
-    run = evaluate(problem, placement, queue, check=False)
-    ordered = Placement.from_starts(placement.device, run.start, problem.topological_order)
-    ranks: Any = ordered.priority
-    return placement.device.astype(np.int32)[None, :], ranks[None, :]

@@ -1,4 +1,4 @@
-"""The dual policy as data: its weights by feature name, the heuristics that it can start as, its file."""
+"""The dual policy as data: its weights by feature name, its hidden layers, the heuristics that it can start as, its file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_text
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
+from placeopt.solvers.policy.message_passing import NUM_COLUMNS
 from placeopt.version import __version__
 
 if TYPE_CHECKING:
@@ -18,21 +19,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-FORMAT, VERSION = "placeopt/dual-policy", 1
+FORMAT, VERSION = "placeopt/dual-policy", 2
 SEL_FEATURES, PLC_FEATURES = (tuple(feature.name.lower() for feature in kind) for kind in (Sel, Plc))
-SCALINGS = ("graph", "candidates")
-HEURISTICS = ("critical-path", "eft", "scratch")
+HEURISTICS = ("critical-path", "eft", "scratch", "rewriting")
 SHARPNESS = 12.0
 """Weight of a heuristic's own feature in the policy that starts as that heuristic."""
+
+LAYERS = ("sel_inside", "sel_context", "sel_out", "plc_inside", "plc_context", "plc_out")
+"""The arrays of the hidden layers."""
+
+ARRAYS = ("sel", "plc", *LAYERS)
+"""All that is learned for every graph."""
 
 
 @dataclass(frozen=True, eq=False)
 class DualPolicyModel:
-    """Weights of SEL and PLC, by feature name, and where they come from.
+    """Weights of SEL and PLC, by feature name, their hidden layers, and where they come from.
 
     Attributes
     ----------
-    sel_scaling : what SEL's features are scaled by: "graph" (its maxima) or "candidates" (the ready ops, every time).
+    sel_inside, sel_context, sel_out : the hidden layer of SEL: weights of the features, of the op's context, and of what
+        comes out, shapes (features, hidden), (NUM_COLUMNS, hidden) and (hidden,). Those of PLC likewise.
     provenance : the graphs and the number of episodes the policy was trained on.
     """
 
@@ -40,52 +47,84 @@ class DualPolicyModel:
     plc: NDArray[np.float64]  # (PLC features,)
     temperature: float = 1.0
     provenance: tuple[str, ...] = field(default=())
-    sel_scaling: str = "graph"
+    sel_inside: NDArray[np.float64] = field(default_factory=lambda: np.zeros((len(Sel), 0)))
+    sel_context: NDArray[np.float64] = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
+    sel_out: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    plc_inside: NDArray[np.float64] = field(default_factory=lambda: np.zeros((len(Plc), 0)))
+    plc_context: NDArray[np.float64] = field(default_factory=lambda: np.zeros((NUM_COLUMNS, 0)))
+    plc_out: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        if self.sel_scaling not in SCALINGS:
-            raise InputError(f"dual policy: sel_scaling must be one of {', '.join(SCALINGS)}, received '{self.sel_scaling}'")
-        for key, names in (("sel", SEL_FEATURES), ("plc", PLC_FEATURES)):
-            array = np.array(getattr(self, key), dtype=np.float64)
-            if array.shape != (len(names),) or not np.isfinite(array).all():
-                raise InputError(f"dual policy: {key} must be {len(names)} finite weights, received shape {array.shape}")
-            array.setflags(write=False)
-            object.__setattr__(self, key, array)
+        hidden = {kind: int(np.size(getattr(self, f"{kind}_out"))) for kind in ("sel", "plc")}
+        for kind, names in (("sel", SEL_FEATURES), ("plc", PLC_FEATURES)):
+            self._keep(kind, (len(names),))
+            self._keep(f"{kind}_inside", (len(names), hidden[kind]))
+            self._keep(f"{kind}_context", (NUM_COLUMNS, hidden[kind]))
+            self._keep(f"{kind}_out", (hidden[kind],))
         if not (np.isfinite(self.temperature) and self.temperature > 0):
             raise InputError(f"dual policy: temperature must be > 0, received {self.temperature}")
 
+    def _keep(self, name: str, shape: tuple[int, ...]) -> None:
+        array = np.array(getattr(self, name), dtype=np.float64)
+        if array.size == 0 and 0 in shape:
+            array = np.zeros(shape)
+        if array.shape != shape or not np.isfinite(array).all():
+            raise InputError(f"dual policy: {name} must be finite numbers of shape {shape}, received shape {array.shape}")
+        array.setflags(write=False)
+        object.__setattr__(self, name, array)
+
+    @property
+    def hidden(self) -> int:
+        """Width of the hidden layers; 0 for a policy that is linear in its features."""
+        return len(self.sel_out)
+
     @classmethod
-    def heuristic(cls, name: str, sel_scaling: str = "graph") -> DualPolicyModel:
+    def heuristic(cls, name: str) -> DualPolicyModel:
         """Return the policy that is a heuristic when it acts greedily.
 
         "critical-path": highest b-level, earliest start. "eft": highest b-level, earliest finish (HEFT without
-        insertion). "scratch": uniform over ready ops and devices.
+        insertion). "scratch": uniform over ready ops and devices. "rewriting", for local steps: what the guide leaves most to be
+        done after first, where it starts and ends early, near its neighbours.
         """
         sel, plc = np.zeros(len(SEL_FEATURES)), np.zeros(len(PLC_FEATURES))
-        if name == "critical-path":
+        if name in ("critical-path", "eft"):
             sel[Sel.B_LEVEL] = SHARPNESS
-            plc[Plc.EARLIEST_START] = -SHARPNESS
-        elif name == "eft":
-            sel[Sel.B_LEVEL] = SHARPNESS
-            plc[Plc.EARLIEST_FINISH] = -SHARPNESS
+            plc[Plc.EARLIEST_START if name == "critical-path" else Plc.EARLIEST_FINISH] = -SHARPNESS
+        elif name == "rewriting":
+            sel[Sel.TAIL] = sel[Sel.PLACE] = 90.0
+            sel[Sel.KEPT] = -1.5
+            plc[Plc.EARLIEST_START] = plc[Plc.EARLIEST_FINISH] = -9.0
+            plc[Plc.COMMUNICATION], plc[Plc.SIBLING_PULL], plc[Plc.CONSUMER_PULL] = -6.0, 6.0, 6.0
+            plc[Plc.LOAD] = -3.0
         elif name != "scratch":
             raise InputError(f"dual policy: expected one of {', '.join(HEURISTICS)}, received '{name}'")
-        return cls(sel, plc, sel_scaling=sel_scaling, provenance=(name,))
+        return cls(sel, plc, provenance=(name,))
 
-    def trained(self, sel: NDArray[np.float64], plc: NDArray[np.float64], note: str) -> DualPolicyModel:
-        """Return the policy with new weights and one more line of provenance."""
-        return replace(self, sel=sel, plc=plc, provenance=(*self.provenance, note))
+    def with_hidden(self, hidden: int, rng: np.random.Generator) -> DualPolicyModel:
+        """Return the same policy with hidden layers that do not matter yet: nothing comes out of them."""
+        layers: dict[str, Any] = {}
+        for kind, names in (("sel", SEL_FEATURES), ("plc", PLC_FEATURES)):
+            layers[f"{kind}_inside"] = rng.normal(size=(len(names), hidden)) / len(names) ** 0.5
+            layers[f"{kind}_context"] = rng.normal(size=(NUM_COLUMNS, hidden)) / NUM_COLUMNS**0.5
+            layers[f"{kind}_out"] = np.zeros(hidden)
+        return replace(self, **layers)
+
+    def trained(self, arrays: dict[str, NDArray[np.float64]], note: str) -> DualPolicyModel:
+        """Return the policy with new `ARRAYS` and one more line of provenance."""
+        known: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
+        return replace(self, **known, provenance=(*self.provenance, note))
 
     def save(self, path: str | Path) -> Path:
-        """Write the policy as JSON."""
-        data = {
+        """Write the policy as JSON; hidden layers are rounded to six digits."""
+        data: dict[str, Any] = {
             "format": FORMAT, "version": VERSION, "placeopt": __version__, "temperature": self.temperature,
-            "normalisation": "PLC: minimum to maximum over the candidate devices; SEL: by sel_scaling",
-            "sel_scaling": self.sel_scaling,
+            "normalisation": "PLC: minimum to maximum over the candidate devices; SEL: the graph's maxima",
             "sel": dict(zip(SEL_FEATURES, self.sel.tolist(), strict=True)),
             "plc": dict(zip(PLC_FEATURES, self.plc.tolist(), strict=True)),
             "provenance": list(self.provenance),
         }  # fmt: skip
+        if self.hidden:
+            data["layers"] = {name: _rounded(getattr(self, name)) for name in LAYERS}
         return write_text(path, json.dumps(data, indent=1) + "\n")
 
     @classmethod
@@ -102,11 +141,29 @@ class DualPolicyModel:
             raise InputError(f"policy '{path}': expected a file with \"format\": \"{FORMAT}\"")
         if data.get("version") != VERSION:
             raise InputError(f"policy '{path}': expected version {VERSION}, received {data.get('version')!r}")
+        layers = data.get("layers", {})
+        if not isinstance(layers, dict) or (layers and sorted(layers) != sorted(LAYERS)):
+            raise InputError(f"policy '{path}': \"layers\" must give each of {', '.join(LAYERS)}")
         return cls(
             _column(data, "sel", SEL_FEATURES, path), _column(data, "plc", PLC_FEATURES, path),
             _number(data.get("temperature", 1.0), "temperature", path),
-            tuple(str(line) for line in data.get("provenance", ())), str(data.get("sel_scaling", "graph")),
+            tuple(str(line) for line in data.get("provenance", ())),
+            **{name: _array(layers[name], f"layers.{name}", path) for name in layers},
         )  # fmt: skip
+
+
+def _rounded(array: NDArray[np.float64]) -> Any:
+    """Return an array as lists, numbers in six digits."""
+    if array.ndim > 1:
+        return [_rounded(row) for row in array]
+    return [float(f"{x:.6g}") for x in array]
+
+
+def _array(rows: Any, where: str, path: str | Path) -> NDArray[np.float64]:
+    try:
+        return np.array(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"policy '{path}': {where} must be a table of numbers") from None
 
 
 def _column(data: dict[str, Any], key: str, names: tuple[str, ...], path: str | Path) -> NDArray[np.float64]:

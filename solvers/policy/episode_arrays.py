@@ -1,4 +1,4 @@
-"""The arrays of an episode of a dual policy: the problem, the weights, what comes back, and what is kept on the way."""
+"""The arrays of an episode of a dual policy: the problem, the guide, the weights, what comes back, and what is kept on the way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 
 class Sel(IntEnum):
-    """Features of a ready op."""
+    """Features of a ready op; the last three are zero where there is no guide."""
 
     B_LEVEL = 0
     T_LEVEL = 1
@@ -29,10 +29,13 @@ class Sel(IntEnum):
     OUTGOING = 4
     OUT_DEGREE = 5
     READY_TIME = 6
+    TAIL = 7  # longest path to the end when every op is where the guide has it
+    PLACE = 8  # 1 for the first op of the guide's order, towards 0 for its last
+    KEPT = 9  # whether the op is outside the window: it keeps device and turn
 
 
 class Plc(IntEnum):
-    """Features of a device for the op at hand."""
+    """Features of a device for the op at hand; the last two are zero where there is no guide."""
 
     EARLIEST_START = 0
     EARLIEST_FINISH = 1
@@ -44,7 +47,10 @@ class Plc(IntEnum):
     LOAD = 7
     MEMORY_LEFT = 8
     LINK_LOAD = 9
-    SIBLING_PULL = 10
+    SIBLING_PULL = 10  # communication with other producers of its consumers that are placed there
+    CLUSTER = 11  # work of the op's cluster that is placed there
+    CONSUMER_PULL = 12  # communication with consumers outside the window that stay there
+    STAYING = 13  # whether the guide has the op there
 
 
 class Graph(NamedTuple):
@@ -56,53 +62,91 @@ class Graph(NamedTuple):
     predecessors: Edges
     successors: Edges
     weight: Floats  # (m,) mean transfer ticks of each tensor
-    sel_static: Floats  # (n, SEL features); READY_TIME is filled in when an op becomes ready
+    sel_static: Floats  # (n, SEL features) READY_TIME is filled in when an op becomes ready, the last ones from the guide
     horizon: float  # scale of ready times
     unit: Ints  # (n,) ops of one unit share a device
     unit_allowed: NDArray[np.bool_]  # (units, k)
     unit_bytes: Floats  # (units,)
     capacity: Floats  # (k,)
+    cluster: Ints  # (n,) ops joined along their most expensive edges
+    work: Floats  # (n,) mean ticks of each op
+    num_clusters: int
+
+
+class Guide(NamedTuple):
+    """A placement that episodes look at; they keep it but for the ops of their windows. Without one, `device` is -1."""
+
+    device: Ints  # (n,)
+    order: Ints  # (n,) ops in the order in which they run
+    place: Floats  # (n,) 1 for the first op of `order`, towards 0
+    tail: Floats  # (n,) longest path from the start of each op to the end, over the longest of all
 
 
 class Weights(NamedTuple):
-    """Parameters of a dual policy."""
+    """Parameters of a dual policy: linear in the features, plus a hidden layer, plus what is learned for one graph.
+
+    A score is w . f + out . max(0, inside f + context of the op) + residual.
+    """
 
     sel: Floats  # (SEL features,)
-    plc: Floats  # (PLC features,)
+    sel_inside: Floats  # (SEL features, hidden); hidden is 0 without a network
+    sel_context: Floats  # (n, hidden)
+    sel_out: Floats  # (hidden,)
     sel_residual: Floats  # (n,) or (0,) without
+    plc: Floats  # (PLC features,)
+    plc_inside: Floats  # (PLC features, hidden)
+    plc_context: Floats  # (n, hidden)
+    plc_out: Floats  # (hidden,)
     plc_residual: Floats  # (n, k) or (0, k) without
     temperature: float
     sel_random: bool  # whether SEL is sampled; otherwise it takes the best op (ablation: PLC only)
     plc_random: bool  # whether PLC is sampled (ablation: SEL only)
-    sel_scaled: bool  # whether SEL's features are scaled over the ready ops
 
 
-class Record(NamedTuple):
-    """What an episode fills in; with one more axis before the others, what a batch of them does.
+class Gradient(NamedTuple):
+    """Sum over decisions of credit times d log-probability / d parameter, field by field as in `Weights`."""
 
-    Gradients are of the log-probability; those of residuals have length 0 where the policy has no residual.
+    sel: Floats
+    sel_inside: Floats
+    sel_context: Floats
+    sel_out: Floats
+    sel_residual: Floats
+    plc: Floats
+    plc_inside: Floats
+    plc_context: Floats
+    plc_out: Floats
+    plc_residual: Floats
+
+
+class Rows(NamedTuple):
+    """What a batch of episodes fills in, one row each; replays read devices, ranks and credits.
+
+    `window` says which ops an episode places: the others keep the guide's device and turn. `credit` is that of the
+    decisions about an op.
     """
 
-    device: NDArray[np.int32]  # (n,) read in replays
-    rank: Ints  # (n,) read in replays
-    sel: Floats  # (SEL features,)
-    plc: Floats  # (PLC features,)
-    sel_residual: Floats  # (n,) or (0,)
-    plc_residual: Floats  # (n, k) or (0, k)
-    log_probability: Floats  # (1,)
-    entropy: Floats  # (1,) summed over decisions
+    window: NDArray[np.bool_]  # (batch, n)
+    device: NDArray[np.int32]  # (batch, n)
+    rank: Ints  # (batch, n)
+    credit: Floats  # (batch, n)
+    log_probability: Floats  # (batch,)
+    entropy: Floats  # (batch,) summed over decisions
 
 
 class State(NamedTuple):
     """What an episode keeps while it runs: the memory of one thread."""
 
+    order: Ints  # (n,) replays: ops by rank; otherwise the ops as they are placed
     waiting: Ints  # (n,) inputs that are not placed yet
-    ready: Ints  # (n,) ready ops
+    ready: Ints  # (n + 1,) ready ops of the window, then the next op outside
+    entered: NDArray[np.bool_]  # (n,) whether the op has features and a score
+    placed: NDArray[np.bool_]  # (n,)
     features: Floats  # (n, SEL features)
-    scaled: Floats  # (n, SEL features) the same over the ready ops
     score: Floats  # (n,)
     mass: Floats  # (n,) exp of the score minus the reference
     reference: Floats  # (1,)
+    sel_hidden: Floats  # (n, hidden) of every op that is ready, before the rectifier
+    pull_on_score: Floats  # (n,) credit times d log-probability / d score
     start: Floats  # (n,)
     finish: Floats  # (n,)
     free_at: Floats  # (k,)
@@ -111,24 +155,29 @@ class State(NamedTuple):
     link: Floats  # (k,) ticks of transfers to each device
     unit_home: Ints  # (units,)
     pull: Floats  # (n, k) communication of placed producers that an op will read on each device
+    cluster_on: Floats  # (clusters, k) work of each cluster that is placed on each device
     candidate: NDArray[np.bool_]  # (k,) where the op at hand may go
     plc: Floats  # (k, PLC features)
+    plc_hidden: Floats  # (k, hidden) of each device, before the rectifier
     mass_on: Floats  # (k,) of each device
-    tied: NDArray[np.bool_]  # (max(n, k),)
     random: NDArray[np.uint64]  # (1,)
 
 
-def new_state(graph: Graph, num_plc: int) -> State:
-    """Return the memory that episodes on a graph need; `num_plc` features are kept per device."""
-    (n, k), num_sel = graph.compute.shape, graph.sel_static.shape[1]
+def new_state(graph: Graph, weights: Weights) -> State:
+    """Return the memory that episodes on a graph need."""
+    n, k = graph.compute.shape
     return State(
+        order=np.empty(n, np.int64),
         waiting=np.empty(n, np.int64),
-        ready=np.empty(n, np.int64),
-        features=np.empty((n, num_sel)),
-        scaled=np.empty((n, num_sel)),
+        ready=np.empty(n + 1, np.int64),
+        entered=np.empty(n, np.bool_),
+        placed=np.empty(n, np.bool_),
+        features=np.empty((n, len(Sel))),
         score=np.empty(n),
         mass=np.empty(n),
         reference=np.empty(1),
+        sel_hidden=np.empty((n, len(weights.sel_out))),
+        pull_on_score=np.empty(n),
         start=np.empty(n),
         finish=np.empty(n),
         free_at=np.empty(k),
@@ -137,9 +186,15 @@ def new_state(graph: Graph, num_plc: int) -> State:
         link=np.empty(k),
         unit_home=np.empty(graph.unit_bytes.shape[0], np.int64),
         pull=np.empty((n, k)),
+        cluster_on=np.empty((graph.num_clusters, k)),
         candidate=np.empty(k, np.bool_),
-        plc=np.empty((k, num_plc)),
+        plc=np.empty((k, len(Plc))),
+        plc_hidden=np.empty((k, len(weights.plc_out))),
         mass_on=np.empty(k),
-        tied=np.empty(max(n, k), np.bool_),
         random=np.empty(1, np.uint64),
     )
+
+
+def zero_gradient(weights: Weights) -> Gradient:
+    """Return a gradient of zeros in the shapes of some weights."""
+    return Gradient(*(np.zeros(getattr(weights, name).shape) for name in Gradient._fields))

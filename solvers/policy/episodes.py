@@ -1,8 +1,9 @@
-"""Roll out a dual policy on a problem: one episode places all ops, and says how to make itself more likely."""
+"""Roll out a dual policy on a problem, and add up the score functions of what it did."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,19 @@ from placeopt.model.projection import Edges
 from placeopt.model.threads import parallel_slices
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.policy import select_and_place
-from placeopt.solvers.policy.episode_arrays import Graph, Plc, Record, Sel, Weights, new_state
+from placeopt.solvers.policy.episode_arrays import (
+    Gradient,
+    Graph,
+    Guide,
+    Rows,
+    Sel,
+    Weights,
+    new_state,
+    zero_gradient,
+)
+from placeopt.solvers.policy.guides import no_guide
+from placeopt.solvers.policy.message_passing import op_contexts, type_numbers
+from placeopt.solvers.search.search_space import SearchSpace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +34,12 @@ if TYPE_CHECKING:
 
 STEPS_PER_OP = 20
 """Steps of an episode for each op, to decide whether a batch is worth several threads."""
+
+CHUNK = 8
+"""Episodes whose score functions are added up in one place: fixed, so that sums do not depend on the number of threads."""
+
+CLUSTERS = 48
+"""Groups of ops joined along their most expensive edges, for the feature that draws an op to its group."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +54,7 @@ class OrderedProblem:
     problem: PlacementProblem
     graph: Graph
     order: NDArray[np.int64]  # (num_ops,)
+    own: NDArray[np.float64]  # (num_ops, len(OWN)) what is known of each op alone, in the problem's numbering
 
     @classmethod
     def of(cls, problem: PlacementProblem) -> OrderedProblem:
@@ -45,21 +65,31 @@ class OrderedProblem:
         level, _ = view.upward_rank()
         mean, delay = view.mean_compute, view.mean_transfer
         units = problem.units
+        static = _ready_op_features(problem, level, mean, delay)
+        cluster = SearchSpace(problem).groups(CLUSTERS)[units.unit]
         graph = Graph(
             compute=problem.compute[order].astype(np.float64),
             transfer=problem.transfer.astype(np.float64),
             link_class=np.array(problem.link_class),
             predecessors=_renumber(problem.graph.predecessors, order, place),
             successors=_renumber(problem.graph.successors, order, place),
-            weight=delay,
-            sel_static=_ready_op_features(problem, level, mean, delay)[order],
+            weight=np.array(delay),
+            sel_static=static[order],
             horizon=max(1.0, float(level.max()) * 2, float(mean.sum()) / problem.num_devices * 2),
             unit=units.unit[order],
             unit_allowed=np.array(units.allowed),
             unit_bytes=units.bytes.astype(np.float64),
             capacity=problem.capacity.astype(np.float64),
+            cluster=cluster[order].astype(np.int64),
+            work=mean[order],
+            num_clusters=int(cluster.max()) + 1,
         )
-        return cls(problem, graph, order)
+        return cls(problem, graph, order, _own_features(problem, view, static, cluster))
+
+    @cached_property
+    def contexts(self) -> NDArray[np.float64]:
+        """What the graph says of every op, by topological place, shape (num_ops, NUM_COLUMNS)."""
+        return op_contexts(self.problem, self.own)[self.order]
 
     def to_ops(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return rows with columns by topological place as rows by op."""
@@ -75,7 +105,7 @@ class OrderedProblem:
 def _ready_op_features(
     problem: PlacementProblem, level: NDArray[np.float64], mean: NDArray[np.float64], delay: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return SEL's features of every op over their maxima; READY_TIME is filled in by the episode."""
+    """Return SEL's features of every op over their maxima; the others are filled in by the episode."""
     table = np.zeros((problem.num_ops, len(Sel)))
     table[:, Sel.B_LEVEL] = level
     table[:, Sel.T_LEVEL] = _t_level(problem, mean, delay)
@@ -86,12 +116,35 @@ def _ready_op_features(
     return table / np.maximum(1e-300, table.max(axis=0))
 
 
+def _own_features(
+    problem: PlacementProblem, view: Context, static: NDArray[np.float64], cluster: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the features named in `message_passing.OWN`."""
+    fastest = problem.min_compute.astype(np.float64)
+    none = np.zeros(problem.num_tensors)
+    free_level, _ = view.upward_rank(communication=False)
+    free = free_level + _t_level(problem, view.mean_compute, none)
+    level, _ = view.upward_rank()
+    paid = level + _t_level(problem, view.mean_compute, view.mean_transfer)
+    outgoing = np.bincount(problem.producer, view.mean_transfer, minlength=problem.num_ops)
+    share = view.mean_compute.sum() / problem.num_devices
+    in_degree = np.diff(problem.predecessors[0])
+    columns = (
+        *(static[:, f] for f in (Sel.B_LEVEL, Sel.T_LEVEL, Sel.COMPUTE, Sel.INCOMING, Sel.OUTGOING, Sel.OUT_DEGREE)),
+        1.0 - paid / max(1e-300, float(paid.max())), np.round(1.0 - free / max(1e-300, float(free.max())), 12),
+        in_degree / max(1, int(in_degree.max())),
+        np.minimum(2.0, np.bincount(cluster, view.mean_compute)[cluster] / max(1e-300, share)) / 2,
+        outgoing / (outgoing + view.mean_compute + 1e-300), fastest / np.maximum(1e-300, view.mean_compute),
+    )  # fmt: skip
+    return np.column_stack([*columns, type_numbers(problem.op_types)])
+
+
 def _renumber(edges: Edges, order: NDArray[np.int64], place: NDArray[np.int64]) -> Edges:
     """Return edges grouped by op with the ops in topological order."""
     pointer, op, tensor = edges
     counts = np.diff(pointer)[order]
     new = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    flat = np.concatenate([np.arange(pointer[v], pointer[v + 1]) for v in order]) if len(op) else np.zeros(0, np.int64)
+    flat = np.repeat(pointer[:-1][order] - new[:-1], counts) + np.arange(len(op))
     return Edges(new, place[op[flat]], tensor[flat])
 
 
@@ -108,7 +161,7 @@ def _t_level(problem: PlacementProblem, work: NDArray[np.float64], delay: NDArra
 
 def weights_of(
     model: DualPolicyModel,
-    num_devices: int,
+    ordered: OrderedProblem,
     *,
     sel_residual: NDArray[np.float64] | None = None,
     plc_residual: NDArray[np.float64] | None = None,
@@ -116,34 +169,67 @@ def weights_of(
     sel_random: bool = True,
     plc_random: bool = True,
 ) -> Weights:
-    """Return what the kernels take of a policy."""
+    """Return what the kernels take of a policy on a problem."""
+    n, k = ordered.graph.compute.shape
+    hidden = len(model.sel_out)
+    context = ordered.contexts if hidden else np.zeros((n, 0))
+    empty = np.zeros((0, 0))
     return Weights(
-        np.array(model.sel), np.array(model.plc),
-        np.zeros(0) if sel_residual is None else sel_residual,
-        np.zeros((0, num_devices)) if plc_residual is None else plc_residual,
-        model.temperature if temperature is None else temperature, sel_random, plc_random,
-        model.sel_scaling == "candidates",
+        sel=np.array(model.sel), sel_inside=np.array(model.sel_inside),
+        sel_context=np.ascontiguousarray(context @ (model.sel_context if hidden else empty)), sel_out=np.array(model.sel_out),
+        sel_residual=np.zeros(0) if sel_residual is None else sel_residual,
+        plc=np.array(model.plc), plc_inside=np.array(model.plc_inside),
+        plc_context=np.ascontiguousarray(context @ (model.plc_context if hidden else empty)), plc_out=np.array(model.plc_out),
+        plc_residual=np.zeros((0, k)) if plc_residual is None else plc_residual,
+        temperature=float(model.temperature if temperature is None else temperature),
+        sel_random=sel_random, plc_random=plc_random,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """What a batch of episodes returns; ops are columns in the problem's own numbering.
+    """What a batch of episodes did, by topological place, and what followed.
 
     Attributes
     ----------
-    sel, plc : d log-probability / d weights of each episode.
-    sel_residual, plc_residual : the same for the residuals, in topological numbering; empty without residual.
+    guide : what they followed; None for episodes that placed every op.
     """
 
-    devices: NDArray[np.int32]  # (batch, n)
-    ranks: NDArray[np.int64]  # (batch, n)
-    sel: NDArray[np.float64]  # (batch, SEL features)
-    plc: NDArray[np.float64]  # (batch, PLC features)
-    sel_residual: NDArray[np.float64]  # (batch, n) or (batch, 0)
-    plc_residual: NDArray[np.float64]  # (batch, n, k) or (batch, 0, k)
-    log_probability: NDArray[np.float64]  # (batch,)
-    entropy: NDArray[np.float64]  # (batch,) summed over decisions
+    ordered: OrderedProblem
+    rows: Rows
+    guide: Guide | None = None
+
+    @property
+    def devices(self) -> NDArray[np.int32]:
+        """Device of every op, shape (batch, num_ops)."""
+        return self.ordered.to_ops(self.rows.device)
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """Place of every op in the order in which the episode ran them, shape (batch, num_ops)."""
+        return self.ordered.to_ops(self.rows.rank)
+
+    @property
+    def log_probability(self) -> NDArray[np.float64]:
+        """Of all decisions of each episode together, shape (batch,)."""
+        return self.rows.log_probability
+
+    @property
+    def entropy(self) -> NDArray[np.float64]:
+        """Summed over the decisions of each episode, shape (batch,)."""
+        return self.rows.entropy
+
+    @classmethod
+    def given(cls, ordered: OrderedProblem, devices: NDArray[Any], ranks: NDArray[Any]) -> Episodes:
+        """Return placements as episodes that placed every op; `ranks` (by op) must follow the graph."""
+        place = np.argsort(np.argsort(ordered.from_ops(ranks), axis=1, kind="stable"), axis=1, kind="stable")
+        rows = _new_rows(len(devices), len(ordered.order))
+        return cls(ordered, rows._replace(device=ordered.from_ops(devices).astype(np.int32), rank=place.astype(np.int64)))
+
+
+def _new_rows(batch: int, n: int) -> Rows:
+    return Rows(np.ones((batch, n), np.bool_), np.zeros((batch, n), np.int32), np.zeros((batch, n), np.int64),
+                np.zeros((batch, n)), np.zeros(batch), np.zeros(batch))  # fmt: skip
 
 
 def roll(
@@ -151,33 +237,59 @@ def roll(
     weights: Weights,
     seeds: NDArray[np.uint64],
     mode: int = select_and_place.SAMPLE,
-    devices: NDArray[Any] | None = None,
-    ranks: NDArray[Any] | None = None,
+    *,
+    guide: Guide | None = None,
+    windows: NDArray[np.bool_] | None = None,
 ) -> Episodes:
     """Run one episode per seed, on all cores; the result does not depend on how many there are.
 
-    With mode REPLAY or REPLAY_TIES the given `devices` and `ranks` are repeated (ranks topological).
+    Parameters
+    ----------
+    mode : SAMPLE or GREEDY.
+    guide, windows : what the episodes follow, and the ops that each of them places, shape (batch, num_ops), both by topological
+        place; None for all ops.
     """
-    (n, k), batch = ordered.graph.compute.shape, len(seeds)
-    learned = n if weights.sel_residual.shape[0] > 0 or weights.plc_residual.shape[0] > 0 else 0
-    records = Record(
-        device=np.zeros((batch, n), np.int32) if devices is None else ordered.from_ops(devices).astype(np.int32),
-        rank=np.zeros((batch, n), np.int64) if ranks is None else ordered.from_ops(ranks).astype(np.int64),
-        sel=np.zeros((batch, len(Sel))),
-        plc=np.zeros((batch, len(Plc))),
-        sel_residual=np.zeros((batch, learned)),
-        plc_residual=np.zeros((batch, learned, k)),
-        log_probability=np.zeros((batch, 1)),
-        entropy=np.zeros((batch, 1)),
+    n, batch = len(ordered.order), len(seeds)
+    rows = _new_rows(batch, n)
+    if windows is not None:
+        rows = rows._replace(window=windows)
+    _run(ordered, weights, rows, guide, seeds, mode)
+    return Episodes(ordered, rows, guide)
+
+
+def score_functions(weights: Weights, episodes: Episodes, credit: NDArray[np.float64]) -> tuple[Gradient, Episodes]:
+    """Return the sum of credit times score function over all decisions, and the episodes with their present probabilities.
+
+    Parameters
+    ----------
+    credit : of the decisions about each op in each episode, by topological place, shape (batch, num_ops).
+    """
+    count = len(credit)
+    rows = episodes.rows._replace(
+        credit=np.ascontiguousarray(credit), log_probability=np.zeros(count), entropy=np.zeros(count)
     )
+    seeds = np.zeros(count, np.uint64)
+    parts = _run(episodes.ordered, weights, rows, episodes.guide, seeds, select_and_place.REPLAY)
+    total = Gradient(*(np.sum(arrays, axis=0) for arrays in zip(*parts, strict=True)))
+    return total, Episodes(episodes.ordered, rows, episodes.guide)
 
-    def run(part: slice) -> None:
-        state = new_state(ordered.graph, len(Plc))
-        rows = Record._make(array[part] for array in records)
-        select_and_place.episodes(ordered.graph, weights, state, seeds[part], rows, mode)
 
-    parallel_slices(run, batch, batch * n * STEPS_PER_OP)
-    return Episodes(
-        ordered.to_ops(records.device), ordered.to_ops(records.rank), records.sel, records.plc, records.sel_residual,
-        records.plc_residual, records.log_probability[:, 0], records.entropy[:, 0],
-    )  # fmt: skip
+def _run(
+    ordered: OrderedProblem, weights: Weights, rows: Rows, guide: Guide | None, seeds: NDArray[np.uint64], mode: int
+) -> list[Gradient]:
+    """Run the episodes in chunks; return the gradient of each chunk (zeros but in replays)."""
+    n, batch = len(ordered.order), len(seeds)
+    follow = no_guide(n) if guide is None else guide
+    chunks = [slice(at, min(batch, at + CHUNK)) for at in range(0, batch, CHUNK)]
+    replay = mode == select_and_place.REPLAY
+    nothing = zero_gradient(weights)
+    gradients = [zero_gradient(weights) if replay else nothing for _ in chunks]
+
+    def run(which: slice) -> None:
+        state = new_state(ordered.graph, weights)
+        for part, gradient in zip(chunks[which], gradients[which], strict=True):
+            own = Rows._make(array[part] for array in rows)
+            select_and_place.episodes(ordered.graph, follow, weights, state, seeds[part], own, gradient, mode)
+
+    parallel_slices(run, len(chunks), batch * n * STEPS_PER_OP)
+    return gradients

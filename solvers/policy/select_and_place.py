@@ -1,15 +1,17 @@
 """Episodes of a dual policy, compiled: SEL picks a ready op, PLC picks its device, until all ops are placed.
 
-Both policies are softmax(score / T) with score = w . f + a residual that is learned per op (SEL) or per op and
-device (PLC); the residual is zero for a policy that is to be transferred. Every feature lies in [0, 1], so a
-weight says how much a feature matters. SEL's features are fixed when an op becomes ready (waiting time is the
-time since then, and the present is the same for all candidates, so the moment of readiness says the same);
-PLC's are computed for each candidate device and scaled over the candidates. SEL's are scaled by the graph's maxima, or
-(`sel_scaled`) over the ready ops at every decision: the same to a linear score up to a temperature per decision and
-feature, at about twice the time.
+Both policies are softmax(score / T). A score is linear in features in [0, 1], plus a small hidden layer that sees the
+features and the op's context (what message passing says of it, multiplied out once per batch), plus a residual that is
+learned for one graph. SEL's features are fixed when an op becomes ready (the present is the same for all candidates, so the
+moment of readiness says how long one waits); PLC's are computed for each candidate device and scaled over them.
 
-The score function of a softmax is closed-form, d/dw log pi(c) = (f_c - sum_a pi(a) f_a) / T, so an episode
-returns its own gradient: nothing is stored per decision. See `dual_policy` for the sources.
+An episode may follow a *guide*, a placement that is kept but for the ops of a window. The others keep their devices and the
+order among each other; at every step SEL picks one of the ready ops of the window, or the next op outside it. A window of all
+ops is an episode from scratch, a small one a local step from an incumbent, by the same policy.
+
+The score function of a softmax is closed-form, d/d score(a) log pi(c) = ([a = c] - pi(a)) / T. A replay goes through given
+episodes and adds up credit times score function, back through the hidden layers; a ready op's share is summed over all
+decisions before it goes back through its features, once. See `dual_policy` for the sources.
 """
 
 from __future__ import annotations
@@ -19,63 +21,75 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
+from placeopt.model.compiled import entry, uncounted
 from placeopt.model.random_bits import split_uniform
-from placeopt.solvers.policy.episode_arrays import Plc, Record, Sel
+from placeopt.solvers.policy.episode_arrays import Plc, Sel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.solvers.policy.episode_arrays import Graph, Ints, State, Weights
+    from placeopt.solvers.policy.episode_arrays import Gradient, Graph, Guide, Rows, State, Weights
 
 
 NUM_SEL, NUM_PLC = len(Sel), len(Plc)
-SAMPLE, GREEDY, REPLAY, REPLAY_TIES = 0, 1, 2, 3
-"""What an episode does: draw actions, take the best, repeat given ones, or repeat them crediting all ties."""
+SAMPLE, GREEDY, REPLAY = 0, 1, 2
+"""What an episode does: draw actions, take the best, or repeat given ones and credit them."""
 
 _inlined = njit(cache=True, nogil=True, inline="always")
 """For helpers of an episode: passing the tuples to a call would copy a hundred words each time."""
 
 
 @_inlined
-def _enter(graph: Graph, policy: Weights, state: State, op: int, moment: float, count: int) -> int:
-    """Add a ready op: its features and its mass are fixed from now on. Return how many are ready."""
+def _enter(graph: Graph, guide: Guide, policy: Weights, state: State, op: int, kept: bool) -> None:
+    """Give an op that became ready its features, score and mass: fixed from now on."""
+    moment = 0.0
+    for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
+        moment = max(moment, state.finish[graph.predecessors.op[e]])
+    features = state.features[op]
+    for f in range(NUM_SEL):
+        features[f] = graph.sel_static[op, f]
+    features[Sel.READY_TIME] = min(1.0, moment / graph.horizon)
+    features[Sel.TAIL] = guide.tail[op]
+    features[Sel.PLACE] = guide.place[op]
+    features[Sel.KEPT] = 1.0 if kept else 0.0
     score = 0.0
     for f in range(NUM_SEL):
-        state.features[op, f] = min(1.0, moment / graph.horizon) if f == Sel.READY_TIME else graph.sel_static[op, f]
-        score += policy.sel[f] * state.features[op, f]
+        score += policy.sel[f] * features[f]
+    hidden = state.sel_hidden[op]
+    for h in range(policy.sel_out.shape[0]):
+        hidden[h] = policy.sel_context[op, h]
+    for f in range(NUM_SEL):
+        for h in range(policy.sel_out.shape[0]):
+            hidden[h] += policy.sel_inside[f, h] * features[f]
+    for h in range(policy.sel_out.shape[0]):
+        score += policy.sel_out[h] * max(0.0, hidden[h])
     if policy.sel_residual.shape[0] > 0:
         score += policy.sel_residual[op]
-    state.ready[count] = op
+    state.entered[op] = True
+    state.pull_on_score[op] = 0.0
     state.score[op] = score / policy.temperature
     # Most ops are drawn among much the same candidates: their masses are kept until they would overflow.
     state.mass[op] = np.exp(min(300.0, state.score[op] - state.reference[0]))
-    return count + 1
 
 
 @_inlined
-def _rescale(policy: Weights, state: State, count: int) -> None:
-    """Scale the features of the ready ops over each other, and compute scores and masses from these."""
-    for i in range(count):
-        v = state.ready[i]
-        state.score[v] = policy.sel_residual[v] if policy.sel_residual.shape[0] > 0 else 0.0
-    for f in range(NUM_SEL):
-        low, high = np.inf, -np.inf
-        for i in range(count):
-            low = min(low, state.features[state.ready[i], f])
-            high = max(high, state.features[state.ready[i], f])
-        span = high - low
-        for i in range(count):
-            v = state.ready[i]
-            state.scaled[v, f] = (state.features[v, f] - low) / span if span > 0 else 0.0
-            state.score[v] += policy.sel[f] * state.scaled[v, f]
-    state.reference[0] = -np.inf
-    for i in range(count):
-        v = state.ready[i]
-        state.score[v] /= policy.temperature
-        state.reference[0] = max(state.reference[0], state.score[v])
-    for i in range(count):
-        v = state.ready[i]
-        state.mass[v] = np.exp(state.score[v] - state.reference[0])
+def _credit_op(policy: Weights, gradient: Gradient, state: State, op: int) -> None:
+    """Take what pulls on the score of an op back to the parameters."""
+    pull = state.pull_on_score[op]
+    if pull != 0.0:
+        features = state.features[op]
+        for f in range(NUM_SEL):
+            gradient.sel[f] += pull * features[f]
+        back = state.sel_hidden[op]
+        for h in range(policy.sel_out.shape[0]):
+            gradient.sel_out[h] += pull * max(0.0, back[h])
+            back[h] = pull * policy.sel_out[h] if back[h] > 0 else 0.0
+            gradient.sel_context[op, h] += back[h]
+        for f in range(NUM_SEL):
+            for h in range(policy.sel_out.shape[0]):
+                gradient.sel_inside[f, h] += back[h] * features[f]
+        if policy.sel_residual.shape[0] > 0:
+            gradient.sel_residual[op] += pull
 
 
 @_inlined
@@ -95,112 +109,70 @@ def _total_mass(state: State, count: int, top: float) -> float:
 
 
 @_inlined
-def _draw_ready(state: State, count: int, total: float) -> int:
-    """Place in the list of a ready op that is drawn with a probability proportional to its mass."""
-    left = split_uniform(state.random) * total
-    chosen = count - 1
-    for i in range(count):
-        left -= state.mass[state.ready[i]]
-        if left < 0:
-            chosen = i
-            break
-    return chosen
+def _best_ready(state: State, count: int) -> int:
+    """Place in the list of the ready op with the highest score; ties go to the first in topological order."""
+    best = 0
+    for i in range(1, count):
+        v, other = state.ready[i], state.ready[best]
+        if state.score[v] > state.score[other] or (state.score[v] == state.score[other] and v < other):
+            best = i
+    return best
 
 
 @_inlined
-def _tie_ready(graph: Graph, state: State, count: int, forced: int) -> int:
-    """Mark the ready ops with the b-level of `forced`: a heuristic chose one of them. Return how many."""
-    ties = 0
-    for i in range(count):
-        state.tied[i] = graph.sel_static[state.ready[i], Sel.B_LEVEL] == graph.sel_static[forced, Sel.B_LEVEL]
-        ties += state.tied[i]
-    return ties
-
-
-@_inlined
-def _share(state: State, candidate: int, chosen: int, ties: int) -> float:
-    """Part of the credit for a choice that a candidate has: all for the chosen one, or the same for all `ties`."""
-    share = 0.0
-    if ties > 0 and state.tied[candidate]:
-        share = 1.0 / ties
-    elif ties == 0 and candidate == chosen:
-        share = 1.0
-    return share
-
-
-@_inlined
-def _credit_sel(policy: Weights, state: State, record: Record, count: int, chosen: int, ties: int, total: float) -> None:
-    """Add the score function, the log-probability and the entropy of a choice; `ties` > 0 share the credit."""
-    features = state.scaled if policy.sel_scaled else state.features
-    top = state.reference[0]
-    entropy = 0.0
-    log_total = np.log(total)
-    scale = 1.0 / policy.temperature
-    for i in range(count):
-        v = state.ready[i]
-        q = state.mass[v] / total
-        target = _share(state, i, chosen, ties)
-        step = (target - q) * scale
-        if q > 1e-12 or target > 0:
-            for f in range(NUM_SEL):
-                record.sel[f] += step * features[v, f]
-            entropy -= q * (state.score[v] - top - log_total)
-        if record.sel_residual.shape[0] > 0:
-            record.sel_residual[v] += step
-    record.log_probability[0] += state.score[state.ready[chosen]] - top - log_total
-    record.entropy[0] += entropy
-
-
-@_inlined
-def _select(graph: Graph, policy: Weights, state: State, record: Record, count: int, mode: int, forced: int) -> int:
-    """Pick a ready op (`forced` in replays); return its place in the list."""
-    if policy.sel_scaled:
-        _rescale(policy, state, count)
-    top = -np.inf
+def _select(policy: Weights, state: State, rows: Rows, b: int, count: int, mode: int, forced: int) -> int:
+    """Pick one of the ready ops (`forced` in replays); return its place in the list."""
     chosen = 0
-    for i in range(count):
-        v = state.ready[i]
-        if state.score[v] > top or (state.score[v] == top and v < state.ready[chosen]):
-            top = state.score[v]
-            chosen = i
-    if mode == GREEDY or (mode == SAMPLE and not policy.sel_random):
-        return chosen
-    total = _total_mass(state, count, top)
-    ties = 0
-    if mode == SAMPLE:
-        chosen = _draw_ready(state, count, total)
-    else:
-        chosen = 0
-        while state.ready[chosen] != forced:
-            chosen += 1
-        if mode == REPLAY_TIES:
-            ties = _tie_ready(graph, state, count, forced)
-    _credit_sel(policy, state, record, count, chosen, ties, total)
+    if count > 1:
+        chosen = _best_ready(state, count)
+        if mode == REPLAY or (mode == SAMPLE and policy.sel_random):
+            total = _total_mass(state, count, state.score[state.ready[chosen]])
+            if mode == SAMPLE:
+                left = split_uniform(state.random) * total
+                for i in range(count):
+                    left -= state.mass[state.ready[i]]
+                    chosen = i
+                    if left < 0:
+                        break
+            else:
+                chosen = 0
+                while state.ready[chosen] != forced:
+                    chosen += 1
+            log_total = np.log(total) + state.reference[0]
+            rows.log_probability[b] += state.score[state.ready[chosen]] - log_total
+            entropy = 0.0
+            step = rows.credit[b, forced] / policy.temperature if mode == REPLAY else 0.0
+            for i in range(count):
+                v = state.ready[i]
+                share = state.mass[v] / total
+                entropy -= share * (state.score[v] - log_total)
+                state.pull_on_score[v] += step * ((1.0 if i == chosen else 0.0) - share)
+            rows.entropy[b] += entropy
     return chosen
 
 
 @_inlined
 def _find_candidates(graph: Graph, state: State, v: int) -> int:
-    """Mark the devices that op v may go to: that of its unit, else all compatible ones with room. Return how many."""
-    unit = graph.unit[v]
-    home = state.unit_home[unit]
-    count = 0
-    roomiest = -1
+    """Mark the devices that op v may go to: its unit's, else all compatible ones with room. Return it if it is one, else -1."""
+    unit, home = graph.unit[v], state.unit_home[graph.unit[v]]
+    count, last, roomiest = 0, -1, -1
     for d in range(graph.compute.shape[1]):
         allowed = graph.unit_allowed[unit, d]
         state.candidate[d] = d == home if home >= 0 else allowed and state.room[d] >= graph.unit_bytes[unit]
-        count += state.candidate[d]
+        if state.candidate[d]:
+            count += 1
+            last = d
         if allowed and (roomiest < 0 or state.room[d] > state.room[roomiest]):
             roomiest = d
     if count == 0:  # nothing has room: the roomiest takes it, and the evaluation will refuse the placement
         state.candidate[roomiest] = True
-        count = 1
-    return count
+        last = roomiest
+    return last if count < 2 else -1
 
 
 @_inlined
 def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) -> None:
-    """Fill the PLC features of op v on device d."""
+    """Fill the PLC features of op v on device d, but for those of the guide."""
     arrival = 0.0
     pay = 0.0
     there = 0.0
@@ -219,55 +191,48 @@ def _look(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int)
             at += cost
         arrival = max(arrival, at)
     start = max(arrival, state.free_at[d])
-    state.plc[d, Plc.EARLIEST_START] = start
-    state.plc[d, Plc.EARLIEST_FINISH] = start + graph.compute[v, d]
-    state.plc[d, Plc.DEVICE_FREE] = state.free_at[d]
-    state.plc[d, Plc.COMMUNICATION] = pay
-    state.plc[d, Plc.PREDECESSOR_COMPUTE] = there
-    state.plc[d, Plc.PREDECESSOR_START] = begin if begin < np.inf else 0.0
-    state.plc[d, Plc.PREDECESSOR_END] = end
-    state.plc[d, Plc.LOAD] = state.load[d]
-    state.plc[d, Plc.MEMORY_LEFT] = state.room[d]
-    state.plc[d, Plc.LINK_LOAD] = state.link[d]
-    state.plc[d, Plc.SIBLING_PULL] = state.pull[v, d]
+    row = state.plc[d]
+    row[Plc.EARLIEST_START] = start
+    row[Plc.EARLIEST_FINISH] = start + graph.compute[v, d]
+    row[Plc.DEVICE_FREE] = state.free_at[d]
+    row[Plc.COMMUNICATION] = pay
+    row[Plc.PREDECESSOR_COMPUTE] = there
+    row[Plc.PREDECESSOR_START] = begin if begin < np.inf else 0.0
+    row[Plc.PREDECESSOR_END] = end
+    row[Plc.LOAD] = state.load[d]
+    row[Plc.MEMORY_LEFT] = state.room[d]
+    row[Plc.LINK_LOAD] = state.link[d]
+    row[Plc.SIBLING_PULL] = state.pull[v, d]
+    row[Plc.CLUSTER] = state.cluster_on[graph.cluster[v], d]
+    row[Plc.CONSUMER_PULL] = 0.0
+    row[Plc.STAYING] = 0.0
 
 
 @_inlined
-def _describe(graph: Graph, state: State, device: NDArray[np.int32], v: int) -> None:
-    """Fill the PLC features of op v on every candidate device, scaled to [0, 1] over the candidates."""
+def _describe(graph: Graph, guide: Guide, state: State, device: NDArray[np.int32], window: NDArray[np.bool_], v: int) -> int:
+    """Fill the PLC features of op v, scaled to [0, 1] over the candidates, and return -1; or return the only candidate."""
     k = graph.compute.shape[1]
-    if _find_candidates(graph, state, v) == 1:  # scaled over itself: all zeros
-        state.plc[:] = 0.0
-        return
-    for d in range(k):
-        if state.candidate[d]:
+    only = _find_candidates(graph, state, v)
+    if only < 0:
+        for d in range(k):
             _look(graph, state, device, v, d)
-    for f in range(NUM_PLC):
-        low, high = np.inf, -np.inf
-        for d in range(k):
-            if state.candidate[d]:
-                low = min(low, state.plc[d, f])
-                high = max(high, state.plc[d, f])
-        # Dividing, not multiplying by the inverse: the greatest becomes exactly 1.
-        span = high - low
-        for d in range(k):
-            if state.candidate[d]:
-                state.plc[d, f] = (state.plc[d, f] - low) / span if span > 0 else 0.0
-
-
-@_inlined
-def _credit_plc(policy: Weights, state: State, record: Record, v: int, chosen: int, ties: int, total: float) -> None:
-    """Add the score function of a choice; `ties` > 0 share the credit."""
-    scale = 1.0 / policy.temperature
-    for d in range(state.candidate.shape[0]):
-        if not state.candidate[d]:
-            continue
-        q = state.mass_on[d] / total
-        step = (_share(state, d, chosen, ties) - q) * scale
+        if guide.device[v] >= 0:
+            state.plc[guide.device[v], Plc.STAYING] = 1.0
+            for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
+                x = graph.successors.op[e]
+                if not window[x]:
+                    state.plc[guide.device[x], Plc.CONSUMER_PULL] += graph.weight[graph.successors.tensor[e]]
         for f in range(NUM_PLC):
-            record.plc[f] += step * state.plc[d, f]
-        if policy.plc_residual.shape[0] > 0:
-            record.plc_residual[v, d] += step
+            low, high = np.inf, -np.inf
+            for d in range(k):
+                if state.candidate[d]:
+                    low = min(low, state.plc[d, f])
+                    high = max(high, state.plc[d, f])
+            # Dividing, not multiplying by the inverse: the greatest becomes exactly 1.
+            span = high - low
+            for d in range(k):
+                state.plc[d, f] = (state.plc[d, f] - low) / span if span > 0 else 0.0
+    return only
 
 
 @_inlined
@@ -276,36 +241,57 @@ def _score_devices(policy: Weights, state: State, v: int) -> int:
     best = -1
     for d in range(state.candidate.shape[0]):
         state.mass_on[d] = 0.0
-        if not state.candidate[d]:
-            continue
-        score = 0.0
-        for f in range(NUM_PLC):
-            score += policy.plc[f] * state.plc[d, f]
-        if policy.plc_residual.shape[0] > 0:
-            score += policy.plc_residual[v, d]
-        state.mass_on[d] = score / policy.temperature
-        if best < 0 or state.mass_on[d] > state.mass_on[best]:
-            best = d
+        if state.candidate[d]:
+            features = state.plc[d]
+            score = 0.0
+            for f in range(NUM_PLC):
+                score += policy.plc[f] * features[f]
+            hidden = state.plc_hidden[d]
+            for h in range(policy.plc_out.shape[0]):
+                hidden[h] = policy.plc_context[v, h]
+            for f in range(NUM_PLC):
+                if features[f] != 0.0:
+                    for h in range(policy.plc_out.shape[0]):
+                        hidden[h] += policy.plc_inside[f, h] * features[f]
+            for h in range(policy.plc_out.shape[0]):
+                score += policy.plc_out[h] * max(0.0, hidden[h])
+            if policy.plc_residual.shape[0] > 0:
+                score += policy.plc_residual[v, d]
+            state.mass_on[d] = score / policy.temperature
+            if best < 0 or state.mass_on[d] > state.mass_on[best]:
+                best = d
     return best
 
 
 @_inlined
-def _tie_devices(state: State, forced: int) -> int:
-    """Mark the candidates with the earliest start of `forced`: a heuristic chose one of them. Return how many."""
-    ties = 0
-    for d in range(state.candidate.shape[0]):
-        state.tied[d] = state.candidate[d] and state.plc[d, Plc.EARLIEST_START] == state.plc[forced, Plc.EARLIEST_START]
-        ties += state.tied[d]
-    return ties
+def _credit_device(policy: Weights, gradient: Gradient, state: State, v: int, d: int, pull: float) -> None:
+    """Take what pulls on the score of op v on device d back to the parameters."""
+    features = state.plc[d]
+    for f in range(NUM_PLC):
+        gradient.plc[f] += pull * features[f]
+    back = state.plc_hidden[d]
+    for h in range(policy.plc_out.shape[0]):
+        gradient.plc_out[h] += pull * max(0.0, back[h])
+        back[h] = pull * policy.plc_out[h] if back[h] > 0 else 0.0
+        gradient.plc_context[v, h] += back[h]
+    for f in range(NUM_PLC):
+        if features[f] != 0.0:
+            for h in range(policy.plc_out.shape[0]):
+                gradient.plc_inside[f, h] += back[h] * features[f]
+    if policy.plc_residual.shape[0] > 0:
+        gradient.plc_residual[v, d] += pull
 
 
 @_inlined
-def _place(policy: Weights, state: State, record: Record, v: int, mode: int) -> int:
-    """Pick the device of op v (that of the record in replays)."""
+def _place(policy: Weights, gradient: Gradient, state: State, rows: Rows, b: int, v: int, mode: int) -> int:
+    """Pick the device of op v among several candidates (that of the row in replays)."""
     k = state.candidate.shape[0]
     chosen = _score_devices(policy, state, v)
+    forced = rows.device[b, v]
     if mode == GREEDY or (mode == SAMPLE and not policy.plc_random):
         return chosen
+    if mode == REPLAY and not state.candidate[forced]:
+        return forced  # not a candidate under this policy's rules: nothing to learn from this decision
     total = 0.0
     entropy = 0.0
     top = state.mass_on[chosen]
@@ -315,30 +301,29 @@ def _place(policy: Weights, state: State, record: Record, v: int, mode: int) -> 
             state.mass_on[d] = np.exp(score)
             total += state.mass_on[d]
             entropy -= state.mass_on[d] * score
-    entropy = entropy / total + np.log(total)
-    ties = 0
-    if mode == SAMPLE:
+    rows.entropy[b] += entropy / total + np.log(total)
+    if mode == REPLAY:
+        chosen = forced
+        step = rows.credit[b, v] / policy.temperature
+        if step != 0.0:
+            for d in range(k):
+                if state.candidate[d]:
+                    pull = step * ((1.0 if d == chosen else 0.0) - state.mass_on[d] / total)
+                    _credit_device(policy, gradient, state, v, d, pull)
+    else:
         left = split_uniform(state.random) * total
         for d in range(k):
             left -= state.mass_on[d]
             if left < 0:
                 chosen = d
                 break
-    else:
-        chosen = record.device[v]
-        if not state.candidate[chosen]:
-            return chosen  # not a candidate under this policy's rules: nothing to learn from this decision
-        if mode == REPLAY_TIES:
-            ties = _tie_devices(state, chosen)
-    _credit_plc(policy, state, record, v, chosen, ties, total)
-    record.log_probability[0] += np.log(max(1e-300, state.mass_on[chosen] / total))
-    record.entropy[0] += entropy
+    rows.log_probability[b] += np.log(max(1e-300, state.mass_on[chosen] / total))
     return chosen
 
 
 @_inlined
-def _begin(graph: Graph, policy: Weights, state: State) -> int:
-    """Empty the devices and enter the ops without inputs; return how many are ready."""
+def _begin(graph: Graph, guide: Guide, state: State, window: NDArray[np.bool_]) -> int:
+    """Empty the devices and list the ops of the window without inputs; return how many are ready."""
     state.reference[0] = 0.0
     state.free_at[:] = 0.0
     state.load[:] = 0.0
@@ -347,21 +332,27 @@ def _begin(graph: Graph, policy: Weights, state: State) -> int:
         state.room[d] = graph.capacity[d]
     state.unit_home[:] = -1
     state.pull[:] = 0.0
+    state.cluster_on[:] = 0.0
+    state.placed[:] = False
+    state.entered[:] = False
     count = 0
     for v in range(graph.compute.shape[0]):
         state.waiting[v] = graph.predecessors.pointer[v + 1] - graph.predecessors.pointer[v]
-        if state.waiting[v] == 0:
-            count = _enter(graph, policy, state, v, 0.0, count)
+        if not window[v]:
+            d = guide.device[v]
+            state.cluster_on[graph.cluster[v], d] += graph.work[v]
+            if state.unit_home[graph.unit[v]] < 0:  # what is outside the window has its memory first
+                state.unit_home[graph.unit[v]] = d
+                state.room[d] -= graph.unit_bytes[graph.unit[v]]
+        elif state.waiting[v] == 0:
+            state.ready[count] = v
+            count += 1
     return count
 
 
 @_inlined
 def _run(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) -> None:
     """Run op v on device d, after what is there already."""
-    unit = graph.unit[v]
-    if state.unit_home[unit] < 0:
-        state.unit_home[unit] = d
-        state.room[d] -= graph.unit_bytes[unit]
     begin = state.free_at[d]
     for e in range(graph.predecessors.pointer[v], graph.predecessors.pointer[v + 1]):
         u = graph.predecessors.op[e]
@@ -375,57 +366,82 @@ def _run(graph: Graph, state: State, device: NDArray[np.int32], v: int, d: int) 
     state.finish[v] = begin + graph.compute[v, d]
     state.free_at[d] = state.finish[v]
     state.load[d] += graph.compute[v, d]
+    state.placed[v] = True
 
 
 @_inlined
-def _release(graph: Graph, policy: Weights, state: State, v: int, d: int, count: int) -> int:
-    """Tell the consumers of op v that it sits on device d; return how many ops are ready."""
+def _release(graph: Graph, state: State, window: NDArray[np.bool_], v: int, d: int, count: int) -> int:
+    """Tell the consumers of op v that it sits on device d; return how many ops of the window are ready."""
     for e in range(graph.successors.pointer[v], graph.successors.pointer[v + 1]):
         x = graph.successors.op[e]
         state.waiting[x] -= 1
         # The other producers of x are drawn to where this one sits.
         for o in range(graph.predecessors.pointer[x], graph.predecessors.pointer[x + 1]):
             state.pull[graph.predecessors.op[o], d] += graph.weight[graph.successors.tensor[e]]
-        if state.waiting[x] == 0:
-            moment = 0.0
-            for o in range(graph.predecessors.pointer[x], graph.predecessors.pointer[x + 1]):
-                moment = max(moment, state.finish[graph.predecessors.op[o]])
-            count = _enter(graph, policy, state, x, moment, count)
+        if state.waiting[x] == 0 and window[x]:
+            state.ready[count] = x
+            count += 1
     return count
 
 
 # Without reference counting: reading an array out of a tuple would count twice, which was most of the time. An
 # episode allocates nothing, and its caller keeps all arrays alive.
-@njit(cache=True, nogil=True, _nrt=False)
-def episode(graph: Graph, policy: Weights, state: State, record: Record, order: Ints, mode: int) -> None:
-    """Place all ops and fill the record; a replay repeats its devices and takes the ops in `order` (read only then)."""
-    replay = mode in (REPLAY, REPLAY_TIES)
-    count = _begin(graph, policy, state)
-    for step in range(graph.compute.shape[0]):
-        at = _select(graph, policy, state, record, count, mode, order[step] if replay else -1)
-        v = state.ready[at]
-        count -= 1
-        state.ready[at] = state.ready[count]
-        _describe(graph, state, record.device, v)
-        d = _place(policy, state, record, v, mode)
-        if not replay:
-            record.device[v] = d
-            record.rank[v] = step
-        _run(graph, state, record.device, v, d)
-        count = _release(graph, policy, state, v, d, count)
-
-
-@njit(cache=True, nogil=True)
-def episodes(
-    graph: Graph, policy: Weights, state: State, seeds: NDArray[np.uint64], records: Record, mode: int
+@uncounted
+def episode(
+    graph: Graph, guide: Guide, policy: Weights, state: State, rows: Rows, b: int, gradient: Gradient, mode: int
 ) -> None:
-    """Run one episode per row of the records."""
+    """Place the ops of row b's window, keep the others; a replay repeats the row and credits its decisions by op."""
+    n = graph.compute.shape[0]
+    window, device = rows.window[b], rows.device[b]
+    count = _begin(graph, guide, state, window)
+    known = 0  # ready ops that have a score
+    turn = 0  # in the guide's order
+    for step in range(n):
+        while turn < n and (window[guide.order[turn]] or state.placed[guide.order[turn]]):
+            turn += 1
+        choices = count
+        if turn < n and state.waiting[guide.order[turn]] == 0:
+            state.ready[count] = guide.order[turn]
+            choices += 1
+        for i in range(known, choices):
+            if not state.entered[state.ready[i]]:
+                _enter(graph, guide, policy, state, state.ready[i], i == count)
+        at = _select(policy, state, rows, b, choices, mode, state.order[step] if mode == REPLAY else -1)
+        v = state.ready[at]
+        if at < count:
+            count -= 1
+            state.ready[at] = state.ready[count]
+        known = count
+        if mode == REPLAY:
+            _credit_op(policy, gradient, state, v)
+        d = guide.device[v]
+        if window[v]:
+            d = _describe(graph, guide, state, device, window, v)
+            if d < 0:
+                d = _place(policy, gradient, state, rows, b, v, mode)
+            if state.unit_home[graph.unit[v]] < 0:
+                state.unit_home[graph.unit[v]] = d
+                state.room[d] -= graph.unit_bytes[graph.unit[v]]
+            state.cluster_on[graph.cluster[v], d] += graph.work[v]
+        if mode == REPLAY:
+            d = device[v]
+        else:
+            device[v] = d
+            rows.rank[b, v] = step
+        _run(graph, state, device, v, d)
+        count = _release(graph, state, window, v, d, count)
+
+
+@entry
+def episodes(
+    graph: Graph, guide: Guide, policy: Weights, state: State, seeds: NDArray[np.uint64], rows: Rows, gradient: Gradient, mode: int
+) -> None:
+    """Run one episode per row; replays add credit times their score functions to the gradient."""
     for b in range(seeds.shape[0]):
         state.random[0] = seeds[b]
-        rank = records.rank[b]
-        order = np.argsort(rank, kind="mergesort") if mode in (REPLAY, REPLAY_TIES) else rank
-        record = Record(
-            records.device[b], rank, records.sel[b], records.plc[b], records.sel_residual[b], records.plc_residual[b],
-            records.log_probability[b], records.entropy[b],
-        )  # fmt: skip
-        episode(graph, policy, state, record, order, mode)
+        rows.log_probability[b] = 0.0
+        rows.entropy[b] = 0.0
+        if mode == REPLAY:
+            for v in range(rows.rank.shape[1]):
+                state.order[rows.rank[b, v]] = v
+        episode(graph, guide, policy, state, rows, b, gradient, mode)

@@ -1,8 +1,9 @@
 """Train one dual policy on several graphs, and apply it to others.
 
-The policy has feature weights only (no residual), and its features are scaled, so that the same weights mean the same
-on graphs of any size and on any number of devices. Every step rolls out episodes on each graph and adds up the
-graphs' policy gradients of the mean logarithm of the makespan, which has no unit.
+The policy has no residual, and its features are scaled, so that the same weights mean the same on graphs of any size and on
+any number of devices. Every step rolls out episodes on each graph and adds up the graphs' policy gradients of the mean logarithm of
+the makespan, which has no unit; placements of teachers are imitated besides. The policy of local steps is trained on walks:
+it repeats what improved an incumbent.
 
 The question is that of Placeto and GiPH: does what was learned on some graphs help on graphs that were not seen?
 
@@ -22,18 +23,26 @@ import numpy as np
 from placeopt.makespan.evaluate import evaluate_batch
 from placeopt.model.errors import InputError
 from placeopt.solvers.policy import select_and_place
-from placeopt.solvers.policy.adam import Adam
 from placeopt.solvers.policy.advantages import relative_advantage
-from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
-from placeopt.solvers.policy.episodes import OrderedProblem, roll, weights_of
+from placeopt.solvers.policy.dual_learner import DualLearner, teaching_order
+from placeopt.solvers.policy.dual_policy import WINDOW_RATE, DualPolicy
+from placeopt.solvers.policy.dual_policy_file import ARRAYS, DualPolicyModel
+from placeopt.solvers.policy.episodes import Episodes, OrderedProblem, roll, weights_of
+from placeopt.solvers.policy.guides import Incumbent
 from placeopt.solvers.policy.learned_placer import draw_seeds
+from placeopt.solvers.policy.local_steps import Chain, WindowChoice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from numpy.typing import NDArray
 
+    from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
+
+WALK = 25
+"""Local steps after which a walk in training begins anew."""
 
 
 class Episode(NamedTuple):
@@ -52,51 +61,125 @@ def train_policy(
     steps: int = 200,
     batch: int = 32,
     learning_rate: float = 0.2,
-    temperature: float = 2.0,
+    teachers: Sequence[Placement | None] = (),
 ) -> DualPolicyModel:
     """Return a policy trained on all problems at once.
 
     Parameters
     ----------
     model : the policy to start from; by default that of the critical-path heuristic.
-    steps, batch : policy-gradient steps, and episodes per problem in each.
-    temperature : of both softmaxes in training; a heuristic's own weights are sharp and would explore little at 1.
+    steps, batch : policy-gradient steps, and episodes per problem in each; at temperature 2, for a heuristic's own weights are
+        sharp and would explore little at 1.
+    teachers : a placement of each problem to imitate besides, or None; none at all by default.
 
     Raises
     ------
     InputError
         If there are no problems.
     """
+    first = model or DualPolicyModel.heuristic("critical-path")
+    learners = _learners(problems, first, seed, learning_rate)
+    lessons = [
+        None if teacher is None else Episodes.given(learner.ordered, *teaching_order(learner.ordered.problem, teacher))
+        for learner, teacher in zip(learners, teachers or [None] * len(learners), strict=True)
+    ]
+    for step in range(steps):
+        gradients = []
+        for learner, lesson in zip(learners, lessons, strict=True):
+            weights = learner.weights(2.0)
+            episodes = learner.sample(batch, 2.0)
+            values = evaluate_batch(learner.ordered.problem, episodes.devices, episodes.ranks, "priority")
+            gradients.append(learner.gradient(weights, episodes, relative_advantage(values) / batch, everywhere=True))
+            if lesson is not None:
+                share = np.full(1, 0.3 / learner.ordered.problem.num_ops)
+                gradients.append(learner.gradient(weights, lesson, share, everywhere=True))
+        _ascend(learners, gradients, 1 - 0.9 * step / steps)  # the last steps settle
+    return learners[0].model(_note(problems, f"{steps} steps of {batch} episodes each", seed))
+
+
+def train_rewriting(
+    problems: Sequence[PlacementProblem],
+    *,
+    seed: int,
+    model: DualPolicyModel | None = None,
+    steps: int = 200,
+    batch: int = 32,
+    learning_rate: float = 0.1,
+) -> DualPolicyModel:
+    """Return a policy of local steps, trained on walks that begin at episodes of the critical-path policy, at random.
+
+    Parameters
+    ----------
+    model : the policy to start from; by default the heuristic one.
+    steps, batch : gradient steps, and local steps per problem in each.
+
+    Raises
+    ------
+    InputError
+        If there are no problems.
+    """
+    learners = _learners(problems, model or DualPolicyModel.heuristic("rewriting"), seed, learning_rate)
+    temperature = learners[0].config.local_temperature
+    start = DualPolicyModel.heuristic("critical-path")
+    choices = [WindowChoice(problem.num_ops, WINDOW_RATE) for problem in problems]
+    chains: list[Chain] = []
+    for step in range(steps):
+        if step % WALK == 0:
+            chains = [_walk_from(learner, start, choice) for learner, choice in zip(learners, choices, strict=True)]
+        gradients = []
+        for learner, chain in zip(learners, chains, strict=True):
+            windows, drawn = chain.windows(learner.rng, batch)
+            moves = learner.rewrite(chain.incumbent, windows, temperature)
+            values = evaluate_batch(learner.ordered.problem, moves.devices, moves.ranks, "priority")
+            now = chain.incumbent.value
+            gain = np.where(values < now, now - np.minimum(values, now), 0) / now
+            if gain.any():
+                gradients.append(learner.gradient(learner.weights(temperature), moves, gain / gain.sum(), everywhere=True))
+            chain.move(moves, values, drawn, chain.heat, learner.rng)
+        if gradients:
+            _ascend(learners, gradients, 1 - 0.9 * step / steps)
+    return learners[0].model(_note(problems, f"{steps} steps of {batch} local steps each", seed))
+
+
+def _learners(
+    problems: Sequence[PlacementProblem], first: DualPolicyModel, seed: int, learning_rate: float
+) -> list[DualLearner]:
+    """Return a learner per problem, all of the same parameters."""
     if not problems:
         raise InputError("train_policy: expected at least one problem")
-    first = model or DualPolicyModel.heuristic("critical-path")
     rng = np.random.default_rng(seed)
-    prepared = [OrderedProblem.of(problem) for problem in problems]
-    sel, plc = np.array(first.sel), np.array(first.plc)
-    adam = Adam(len(sel) + len(plc), learning_rate)
-    for step in range(steps):
-        # The last steps settle.
-        adam.learning_rate = learning_rate * (1 - 0.9 * step / steps)
-        total = np.zeros(len(sel) + len(plc))
-        for ordered in prepared:
-            weights = weights_of(
-                DualPolicyModel(sel, plc, sel_scaling=first.sel_scaling), ordered.problem.num_devices,
-                temperature=temperature,
-            )
-            seeds = draw_seeds(rng, batch)
-            episodes = roll(ordered, weights, seeds)
-            values = evaluate_batch(ordered.problem, episodes.devices, episodes.ranks, "priority")
-            total += relative_advantage(values) @ np.hstack([episodes.sel, episodes.plc]) / batch
-        change = adam.step(total)
-        sel, plc = sel + change[: len(sel)], plc + change[len(sel) :]
-    names = ", ".join(problem.name for problem in problems)
-    return first.trained(sel, plc, f"{names}: {steps} steps of {batch} episodes each, seed {seed}")
+    config = DualPolicy(learning_rate=learning_rate, residual=False, hidden=0)
+    learners = [DualLearner(OrderedProblem.of(problem), first, config, rng) for problem in problems]
+    for learner in learners:
+        learner.parameters = learners[0].parameters
+    return learners
+
+
+def _walk_from(learner: DualLearner, start: DualPolicyModel, choice: WindowChoice) -> Chain:
+    """Return a walk from an episode of a policy, drawn at random."""
+    ordered = learner.ordered
+    episode = roll(ordered, weights_of(start, ordered, temperature=2.0), draw_seeds(learner.rng, 1))
+    value = int(evaluate_batch(ordered.problem, episode.devices, episode.ranks, "priority")[0])
+    incumbent = Incumbent.of(ordered.graph, value, episode.rows.device[0], episode.rows.rank[0])
+    return Chain(ordered.graph, incumbent, choice, 0.01)
+
+
+def _ascend(learners: list[DualLearner], gradients: list[dict[str, Any]], share: float) -> None:
+    total = {name: np.sum([gradient[name] for gradient in gradients], axis=0) for name in ARRAYS}
+    learners[0].parameters.ascend(total, share)
+    for learner in learners:
+        learner.forget()
+
+
+def _note(problems: Sequence[PlacementProblem], what: str, seed: int) -> str:
+    names = ", ".join(problem.name for problem in problems) if len(problems) < 10 else f"{len(problems)} graphs"
+    return f"{names}: {what}, seed {seed}"
 
 
 def apply_policy(problem: PlacementProblem, model: DualPolicyModel, *, samples: int = 0, seed: int = 0) -> Episode:
     """Act greedily on a problem, and draw `samples` episodes besides; return the best."""
     ordered = OrderedProblem.of(problem)
-    weights = weights_of(model, problem.num_devices, temperature=model.temperature)
+    weights = weights_of(model, ordered)
     runs = [roll(ordered, weights, np.zeros(1, np.uint64), select_and_place.GREEDY)]
     if samples:
         seeds = draw_seeds(np.random.default_rng(seed), samples)

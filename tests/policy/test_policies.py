@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from random_problems import random_problem
 
 from placeopt.api import load
-from placeopt.makespan.evaluate import evaluate_batch
+from placeopt.makespan.evaluate import evaluate, evaluate_batch
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy import select_and_place
 from placeopt.solvers.policy.advantages import rank_utilities, square_root_rewards
-from placeopt.solvers.policy.dual_policy import DualLearner, DualPolicy, teaching_order
-from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
+from placeopt.solvers.policy.dual_learner import DualLearner, teaching_order
+from placeopt.solvers.policy.dual_policy import DualPolicy
+from placeopt.solvers.policy.dual_policy_file import ARRAYS, LAYERS, DualPolicyModel
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
-from placeopt.solvers.policy.episodes import OrderedProblem, roll, weights_of
+from placeopt.solvers.policy.episodes import OrderedProblem, roll, score_functions, weights_of
 from placeopt.solvers.policy.graph_parsing import edge_features
 from placeopt.solvers.policy.group_and_place import ParsedSamples, Parser, Placer, new_sampling, parse_and_place
 from placeopt.solvers.policy.grouping_graph import grouping_graph
+from placeopt.solvers.policy.guides import HEAVY, NEAR, SAME_TIME, Incumbent, critical_rows, grow_windows
+from placeopt.solvers.policy.local_steps import WindowChoice
+from placeopt.solvers.policy.message_passing import NUM_COLUMNS, ROUNDS, WHOLE, op_contexts
 from placeopt.solvers.policy.structure_features import STRUCTURE, structure_features
 from placeopt.solving.registry import make_solver
 
@@ -37,89 +42,187 @@ def sparse_problem(seed, n=14, k=3):
     return PlacementProblem.from_edges(rng.integers(5, 90, (n, k)), edges, name=f"sparse-{seed}")
 
 
+def greedy_devices(problem, model):
+    """Devices of the episode in which both policies take their best action."""
+    ordered = OrderedProblem.of(problem)
+    return roll(ordered, weights_of(model, ordered), np.zeros(1, np.uint64), select_and_place.GREEDY).devices[0].tolist()
+
+
 @pytest.mark.interpreted
-@pytest.mark.parametrize("scaling", ["graph", "candidates"])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_untrained_policy_is_the_critical_path_heuristic(seed, scaling):
-    """Acting greedily, ordered 0 gives exactly the placement of critical-path with ties by index."""
+def test_the_untrained_policy_is_the_critical_path_heuristic(seed):
+    """Acting greedily it gives exactly the placement of critical-path with ties by index, hidden layers or not."""
     problem = random_problem(np.random.default_rng(seed), max_ops=20) if seed % 2 else sparse_problem(seed)
     expected = make_solver("critical-path", runs=1).solve(problem, Budget(evaluations=1), seed=0).solution
-    weights = weights_of(DualPolicyModel.heuristic("critical-path", scaling), problem.num_devices)
-    got = roll(OrderedProblem.of(problem), weights, np.zeros(1, np.uint64), select_and_place.GREEDY)
-    assert got.devices[0].tolist() == expected.device.tolist()
+    model = DualPolicyModel.heuristic("critical-path")
+    assert greedy_devices(problem, model) == expected.device.tolist()
+    assert greedy_devices(problem, model.with_hidden(4, np.random.default_rng(seed))) == expected.device.tolist()
 
 
-@pytest.mark.parametrize("scaling", ["graph", "candidates"])
-def test_the_untrained_policy_is_the_heuristic_on_published_graphs(data, scaling):
+def test_the_untrained_policy_is_the_heuristic_on_published_graphs(data):
     """The same on Doppler's three graphs, where ties are massive."""
     for name in ("chain_mm", "ffnn", "llama_block"):
         problem = load(data / "doppler" / f"{name}.txt", "uniform:4")
         expected = make_solver("critical-path", runs=1).solve(problem, Budget(evaluations=1), seed=0)
-        weights = weights_of(DualPolicyModel.heuristic("critical-path", scaling), 4)
-        got = roll(OrderedProblem.of(problem), weights, np.zeros(1, np.uint64), select_and_place.GREEDY)
-        assert got.devices[0].tolist() == expected.solution.device.tolist()
+        assert greedy_devices(problem, DualPolicyModel.heuristic("critical-path")) == expected.solution.device.tolist()
 
 
-def log_probability(ordered, model, residuals, episode):
-    """Return log pi of a given episode under other weights."""
-    weights = weights_of(
-        model, ordered.problem.num_devices, sel_residual=residuals[0], plc_residual=residuals[1], temperature=0.8
-    )
-    again = roll(ordered, weights, np.zeros(1, np.uint64), select_and_place.REPLAY, episode.devices, episode.ranks)
-    return again.log_probability[0]
+def random_policy(rng, hidden=3):
+    """Return a policy all of whose numbers matter."""
+    model = DualPolicyModel(rng.normal(size=len(Sel)), rng.normal(size=len(Plc))).with_hidden(hidden, rng)
+    return replace(model, sel_out=rng.normal(size=hidden), plc_out=rng.normal(size=hidden))
+
+
+def sampled(ordered, weights, guided, count=3):
+    """Return episodes, whole ones or local steps from a random incumbent."""
+    seeds = np.arange(5, 5 + count, dtype=np.uint64)
+    if not guided:
+        return roll(ordered, weights, seeds)
+    rng = np.random.default_rng(2)
+    first = roll(ordered, weights, seeds[:1]).rows
+    incumbent = Incumbent.of(ordered.graph, 1, first.device[0], first.rank[0])
+    windows = np.asarray(rng.random((count, len(ordered.order))) < 0.5)
+    return roll(ordered, weights, seeds, guide=incumbent.guide, windows=windows)
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("scaling", ["graph", "candidates"])
-def test_score_functions_agree_with_finite_differences(scaling):
-    """D log pi / d (weights, residuals) equals central differences, for SEL and PLC."""
+@pytest.mark.parametrize("guided", [False, True])
+def test_score_functions_agree_with_finite_differences(guided):
+    """D log pi / d (weights, hidden layers, residuals) equals central differences, for SEL and PLC, whole and local."""
     problem = sparse_problem(3)
     ordered = OrderedProblem.of(problem)
     rng = np.random.default_rng(0)
     n, k = problem.num_ops, problem.num_devices
-    sel, plc = rng.normal(size=len(Sel)), rng.normal(size=len(Plc))
-    residuals = [rng.normal(size=n), rng.normal(size=(n, k))]
-    weights = weights_of(
-        DualPolicyModel(sel, plc, sel_scaling=scaling), k, sel_residual=residuals[0], plc_residual=residuals[1],
-        temperature=0.8,
-    )  # fmt: skip
-    episode = roll(ordered, weights, np.array([7], np.uint64))
-    step = 1e-6
-    for which, gradient in (("sel", episode.sel[0]), ("plc", episode.plc[0])):
-        for f in range(len(gradient)):
+    weights = weights_of(random_policy(rng), ordered, sel_residual=rng.normal(size=n), plc_residual=rng.normal(size=(n, k)),
+                         temperature=0.8)  # fmt: skip
+    episodes = sampled(ordered, weights, guided)
+    gradient, again = score_functions(weights, episodes, np.ones((3, n)))
+    assert again.log_probability == pytest.approx(episodes.log_probability)
+    assert again.entropy == pytest.approx(episodes.entropy)
+    step, nothing = 1e-6, np.zeros((3, n))
+    for name, slope in gradient._asdict().items():
+        array = getattr(weights, name)
+        for at in {tuple(rng.integers(0, size) for size in array.shape) for _ in range(25)}:
             values = []
             for sign in (1, -1):
-                moved = {"sel": sel.copy(), "plc": plc.copy()}
-                moved[which][f] += sign * step
-                values.append(log_probability(ordered, DualPolicyModel(**moved, sel_scaling=scaling), residuals, episode))
-            assert (values[0] - values[1]) / (2 * step) == pytest.approx(gradient[f], abs=1e-5)
-    for which, gradient in ((0, episode.sel_residual[0]), (1, episode.plc_residual[0])):
-        for at in [tuple(rng.integers(0, s) for s in residuals[which].shape) for _ in range(10)]:
-            values = []
-            for sign in (1, -1):
-                moved = [r.copy() for r in residuals]
-                moved[which][at] += sign * step
-                values.append(log_probability(ordered, DualPolicyModel(sel, plc, sel_scaling=scaling), moved, episode))
-            assert (values[0] - values[1]) / (2 * step) == pytest.approx(gradient[at], abs=1e-5)
+                moved = array.copy()
+                moved[at] += sign * step
+                _, there = score_functions(weights._replace(**{name: moved}), episodes, nothing)
+                values.append(there.log_probability.sum())
+            assert (values[0] - values[1]) / (2 * step) == pytest.approx(slope[at], abs=2e-5), (name, at)
 
 
-def test_scaling_over_candidates_is_what_it_says():
-    """Two ready ops: whatever their b-levels, the higher one has feature 1 and the lower one 0."""
-    problem = PlacementProblem.from_edges([[90, 90], [89, 89]], [])
-    sel = np.zeros(len(Sel))
-    sel[Sel.B_LEVEL] = 1.0
-    for scaling, difference in (("candidates", 1.0), ("graph", 1 / 90)):
-        model = DualPolicyModel(sel, np.zeros(len(Plc)), sel_scaling=scaling)
-        runs = roll(OrderedProblem.of(problem), weights_of(model, 2), np.arange(20_000, dtype=np.uint64))
-        share = (runs.ranks[:, 0] < runs.ranks[:, 1]).mean()
-        assert share == pytest.approx(1 / (1 + np.exp(-difference)), abs=0.015)
+@pytest.mark.interpreted
+def test_credit_is_shared_out_by_op():
+    """Credits of parts of the ops add up to that of all, and an op without credit teaches nothing of itself."""
+    ordered = OrderedProblem.of(sparse_problem(3))
+    n = len(ordered.order)
+    weights = weights_of(random_policy(np.random.default_rng(4)), ordered, plc_residual=np.zeros((n, 3)))
+    episodes = sampled(ordered, weights, guided=False)
+    part = (np.arange(n) % 2 == 0).astype(np.float64)
+    credits = [np.tile(row, (3, 1)) for row in (np.ones(n), part, 1 - part)]
+    whole, even, odd = (score_functions(weights, episodes, credit)[0] for credit in credits)
+    for name, slope in whole._asdict().items():
+        assert getattr(even, name) + getattr(odd, name) == pytest.approx(slope), name
+    assert not even.plc_residual[1::2].any()
+    assert even.plc_residual[::2].any()
+
+
+@pytest.mark.interpreted
+def test_local_steps_keep_what_is_outside_their_window():
+    """Ops outside keep their devices and the order among each other; constraints hold inside, too."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        problem = random_problem(rng, max_ops=14)
+        ordered = OrderedProblem.of(problem)
+        weights = weights_of(DualPolicyModel.heuristic("scratch"), ordered)
+        first = roll(ordered, weights, np.arange(1, dtype=np.uint64)).rows
+        incumbent = Incumbent.of(ordered.graph, 1, first.device[0], first.rank[0])
+        n = problem.num_ops
+        seeds, sizes = rng.integers(0, n, 9), rng.integers(1, 6, 9)
+        windows = grow_windows(ordered.graph, incumbent.start, incumbent.finish, seeds, sizes, np.arange(9) % 3,
+                               np.array([seed], np.uint64))  # fmt: skip
+        assert windows[np.arange(9), seeds].all()
+        steps = roll(ordered, weights, np.arange(9, dtype=np.uint64), guide=incumbent.guide, windows=windows)
+        assert (evaluate_batch(problem, steps.devices, steps.ranks, "planned") < 2**62).all()
+        for window, device, rank in zip(windows, steps.rows.device, steps.rows.rank, strict=True):
+            assert (device[~window] == incumbent.guide.device[~window]).all()
+            assert np.argsort(rank[~window]).tolist() == np.argsort(first.rank[0][~window]).tolist()
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("seed", range(4))
+def test_incumbents_know_their_schedule_and_its_critical_ops(seed):
+    """Starts are those of the planned execution; an op that is made longer delays the end exactly if it is critical."""
+    problem = sparse_problem(seed, n=12)
+    ordered = OrderedProblem.of(problem)
+    rows = roll(ordered, weights_of(DualPolicyModel.heuristic("scratch"), ordered), np.array([seed], np.uint64))
+    incumbent = Incumbent.of(ordered.graph, 1, rows.rows.device[0], rows.rows.rank[0])
+    plan = evaluate(problem, Placement(rows.devices[0].astype(np.int64), rows.ranks[0]), "planned")
+    assert ordered.to_ops(incumbent.start).tolist() == plan.start.tolist()
+    assert ordered.to_ops(incumbent.finish).tolist() == plan.finish.tolist()
+    critical = ordered.to_ops(incumbent.critical)
+    assert critical_rows(ordered.graph, rows.rows.device, rows.rows.rank)[0].tolist() == incumbent.critical.tolist()
+    for v in range(problem.num_ops):
+        compute = problem.compute.copy()
+        compute[v] += 1
+        longer = evaluate(problem.replace(compute=compute), plan.placement, "planned").makespan
+        assert (longer > plan.makespan) == critical[v]
+
+
+def test_windows_grow_along_the_graph():
+    """On a chain, a window of s ops is s ops in a row; over time it holds what runs closest to its op."""
+    chain = PlacementProblem.from_edges(np.full((20, 2), 5), [(v, v + 1, 3) for v in range(19)])
+    ordered = OrderedProblem.of(chain)
+    start = np.arange(20) * 5.0
+    for kind in (HEAVY, NEAR, SAME_TIME):
+        windows = grow_windows(ordered.graph, start, start + 5, np.array([7, 7]), np.array([1, 5]), np.full(2, kind),
+                               np.array([3], np.uint64))  # fmt: skip
+        assert windows.sum(axis=1).tolist() == [1, 5]
+        inside = np.flatnonzero(windows[1])
+        assert 7 in inside
+        assert inside[-1] - inside[0] == 4
+
+
+def test_preferences_for_windows_follow_rewards():
+    """What is rewarded becomes likely, what is not unlikely."""
+    choice = WindowChoice(64, 0.1)
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        drawn = choice.draw(rng, 8)
+        choice.learn(drawn, (choice.split(drawn)[0] == NEAR).astype(np.float64))
+    assert (choice.split(choice.draw(rng, 200))[0] == NEAR).mean() > 0.8
+
+
+@pytest.mark.interpreted
+def test_messages_are_means_and_maxima_of_neighbours():
+    """Two rounds, both ways, equal plain loops over the edges."""
+    problem = sparse_problem(8)
+    ordered = OrderedProblem.of(problem)
+    table, own = op_contexts(problem, ordered.own), ordered.own
+    assert table.shape == (problem.num_ops, NUM_COLUMNS)
+    width, source, target = own.shape[1], problem.producer[problem.edge_tensor], problem.consumer
+    at = len(WHOLE) + width
+    before = [own, own, own, own]
+    for _ in range(ROUNDS):
+        now = []
+        for side, (to, of) in enumerate(((target, source), (source, target))):
+            for kind, reduce in enumerate((np.mean, np.max)):
+                rows = before[2 * side + kind]
+                near = [of[to == v] for v in range(problem.num_ops)]
+                now.append(np.array([reduce(rows[u], axis=0) if len(u) else np.zeros(width) for u in near]))
+        for block in now:
+            assert table[:, at : at + width] == pytest.approx(block)
+            at += width
+        before = now
+    assert at == NUM_COLUMNS
 
 
 def test_sampling_follows_the_probabilities():
     """The mean of exp(-log pi) weighted counts: every episode's frequency matches its probability (tiny graph)."""
     problem = PlacementProblem.from_edges([[3, 5], [4, 2]], [(0, 1, 2)])
     ordered = OrderedProblem.of(problem)
-    weights = weights_of(DualPolicyModel(np.zeros(7), np.linspace(-1, 1, 11)), 2)
+    weights = weights_of(DualPolicyModel(np.zeros(len(Sel)), np.linspace(-1, 1, len(Plc))), ordered)
     runs = roll(ordered, weights, np.arange(40_000, dtype=np.uint64))
     keys = runs.devices[:, 0] * 2 + runs.devices[:, 1]
     for key in range(4):
@@ -131,8 +234,8 @@ def test_ranks_are_topological_and_respect_constraints():
     """Episodes place colocated ops together, on compatible devices, in a topological order."""
     for seed in range(20):
         problem = random_problem(np.random.default_rng(seed), max_ops=16)
-        weights = weights_of(DualPolicyModel.heuristic("scratch"), problem.num_devices)
-        runs = roll(OrderedProblem.of(problem), weights, np.arange(8, dtype=np.uint64))
+        ordered = OrderedProblem.of(problem)
+        runs = roll(ordered, weights_of(DualPolicyModel.heuristic("scratch"), ordered), np.arange(8, dtype=np.uint64))
         assert (evaluate_batch(problem, runs.devices, runs.ranks, "planned") < 2**62).all()
 
 
@@ -155,21 +258,25 @@ def test_teaching_order_is_topological():
         assert ranks[0, u] < ranks[0, v]
 
 
-def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path):
-    """A saved policy has the same weights; a wrong version, feature or number is one clear line."""
-    model = DualPolicyModel(np.arange(7.0), -np.arange(11.0), 0.7, ("test",), "candidates")
+@pytest.mark.parametrize("hidden", [0, 3])
+def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path, hidden):
+    """A saved policy has the same weights; a wrong version, feature, layer or number is one clear line."""
+    model = DualPolicyModel(np.arange(float(len(Sel))), -np.arange(float(len(Plc))), 0.7, ("test",))
+    model = model.with_hidden(hidden, np.random.default_rng(0))
     path = model.save(tmp_path / "policy.json")
     again = DualPolicyModel.load(path)
-    assert again.sel.tolist() == model.sel.tolist()
-    assert again.plc.tolist() == model.plc.tolist()
-    assert (again.temperature, again.provenance, again.sel_scaling) == (0.7, ("test",), "candidates")
+    for name in ARRAYS:
+        assert getattr(again, name) == pytest.approx(getattr(model, name), rel=1e-5), name
+    assert (again.temperature, again.provenance, again.hidden) == (0.7, ("test",), hidden)
     good = json.loads(path.read_text())
     for change, words in [
         ({"version": 9}, "version"),
         ({"sel": {}}, "sel"),
         ({"temperature": "hot"}, "temperature"),
         ({"format": "x"}, "format"),
-        ({"sel_scaling": "moon"}, "sel_scaling"),
+        ({"layers": {"sel_out": [1.0]}}, "layers"),
+        ({"layers": {name: [[1.0]] for name in LAYERS}}, "sel_inside|sel_out"),
+        ({"layers": {name: "x" for name in LAYERS}}, "table of numbers"),
     ]:
         path.write_text(json.dumps({**good, **change}))
         with pytest.raises(InputError, match=words) as error:
@@ -257,8 +364,9 @@ def test_rewards_and_utilities():
 
 
 def test_measured_target_on_published_graphs(data):
-    """4000 episodes: at least 15 % below the best of 50 critical-path runs on llama_block, and never above the seed."""
+    """4000 evaluations from the critical path: at least 28 % below its best of 50 on llama_block, so below edge zeroing."""
     problem = load(data / "doppler" / "llama_block.txt", "uniform:4")
     critical = make_solver("critical-path").solve(problem, Budget(evaluations=50), seed=0).objective
-    values = [make_solver("dual-policy").solve(problem, Budget(evaluations=4000), seed=s).objective for s in range(2)]
-    assert np.mean(values) <= 0.85 * critical
+    solver = make_solver("dual-policy", teacher="critical-path", start="critical-path")
+    values = [solver.solve(problem, Budget(evaluations=4000), seed=s).objective for s in range(2)]
+    assert np.mean(values) <= 0.72 * critical

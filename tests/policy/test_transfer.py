@@ -11,10 +11,11 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.placement import Placement
 from placeopt.solvers.policy.advantages import relative_advantage
-from placeopt.solvers.policy.dual_policy import DualLearner, DualPolicy, residual_groups
+from placeopt.solvers.policy.dual_learner import DualLearner, residual_groups, teaching_order
+from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
-from placeopt.solvers.policy.episodes import OrderedProblem, roll, weights_of
-from placeopt.solvers.policy.transfer import apply_policy, train_policy
+from placeopt.solvers.policy.episodes import Episodes, OrderedProblem, roll, score_functions, weights_of
+from placeopt.solvers.policy.transfer import apply_policy, train_policy, train_rewriting
 from placeopt.solving.registry import make_solver
 
 
@@ -26,7 +27,8 @@ def graphs():
 
 def mean_log(problem, model):
     """Mean logarithm of the makespans of many episodes."""
-    episodes = roll(OrderedProblem.of(problem), weights_of(model, problem.num_devices, temperature=2.0), np.arange(400, dtype=np.uint64))
+    ordered = OrderedProblem.of(problem)
+    episodes = roll(ordered, weights_of(model, ordered, temperature=2.0), np.arange(400, dtype=np.uint64))
     return np.log(evaluate_batch(problem, episodes.devices, episodes.ranks)).mean()
 
 
@@ -79,13 +81,39 @@ def test_groups_share_their_scores(graphs):
     alone = DualLearner(ordered, DualPolicyModel.heuristic("scratch"), DualPolicy(groups=0), np.random.default_rng(0))
     label = residual_groups(ordered, 6)
     assert len(set(label.tolist())) < problem.num_ops
-    batch = roll(
-        ordered,
-        weights_of(DualPolicyModel.heuristic("scratch"), 4, sel_residual=np.zeros(problem.num_ops),
-                   plc_residual=np.zeros((problem.num_ops, 4))),
-        np.arange(5, dtype=np.uint64),
+    weights = weights_of(
+        DualPolicyModel.heuristic("scratch"), ordered, sel_residual=np.zeros(problem.num_ops),
+        plc_residual=np.zeros((problem.num_ops, 4)),
     )  # fmt: skip
+    batch = roll(ordered, weights, np.arange(5, dtype=np.uint64))
     advantage = np.array([1.0, -2.0, 0.5, 0.0, 3.0])
-    together, single = (x.gradient(batch, advantage)["plc_residual"] for x in (shared, alone))
+    total, _ = score_functions(weights, batch, np.repeat(advantage[:, None], problem.num_ops, axis=1))
+    together, single = (learner.named(total)["plc_residual"] for learner in (shared, alone))
     for group in range(label.max() + 1):
         assert together[group] == pytest.approx(single[label == group].sum(axis=0))
+
+
+def test_training_of_local_steps(graphs):
+    """The same seed gives the same policy, which has learned something and says of what."""
+    model = train_rewriting(graphs, seed=1, steps=8, batch=16)
+    again = train_rewriting(graphs, seed=1, steps=8, batch=16)
+    assert model.plc.tolist() == again.plc.tolist()
+    assert model.plc.tolist() != DualPolicyModel.heuristic("rewriting").plc.tolist()
+    assert graphs[0].name in model.provenance[-1]
+
+
+def test_teachers_are_imitated(graphs):
+    """With a teacher besides, its placement is more likely afterwards than without."""
+    ordered = [OrderedProblem.of(problem) for problem in graphs]
+    teachers = [make_solver("edge-zeroing").solve(problem, Budget(evaluations=50), seed=0).solution for problem in graphs]
+    likely = []
+    for known in ((), teachers):
+        model = train_policy(graphs, seed=1, steps=20, batch=8, teachers=known)
+        found = 0.0
+        for problem, teacher in zip(ordered, teachers, strict=True):
+            weights = weights_of(model, problem)
+            lesson = Episodes.given(problem, *teaching_order(problem.problem, teacher))
+            _, now = score_functions(weights, lesson, np.zeros((1, problem.problem.num_ops)))
+            found += now.log_probability[0]
+        likely.append(found)
+    assert likely[1] > likely[0]
