@@ -15,7 +15,7 @@ References
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,12 +32,9 @@ from placeopt.solvers.policy.learned_placer import draw_seeds
 from placeopt.solvers.search.search_space import SearchSpace
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solvers.policy.dual_policy import DualPolicy
     from placeopt.solvers.policy.episode_arrays import Gradient, Weights
 
 FROZEN = {"both": (), "sel": ("plc",), "plc": ("sel",), "none": ("plc", "sel")}
@@ -52,6 +49,7 @@ class DualLearner:
 
     Attributes
     ----------
+    config : the options of `dual_policy.DualPolicy`.
     parameters : the model's `ARRAYS`, and "sel_residual" and "plc_residual".
     label : group of each op, by topological place: the row of its scores in "plc_residual".
     elite : (value, devices, ranks) of the best episodes so far, best first; `devices` and `ranks` by op.
@@ -59,7 +57,7 @@ class DualLearner:
     """
 
     def __init__(
-        self, ordered: OrderedProblem, first: DualPolicyModel, config: DualPolicy, rng: np.random.Generator, *,
+        self, ordered: OrderedProblem, first: DualPolicyModel, config: Any, rng: np.random.Generator, *,
         residual: bool = True,
     ) -> None:  # fmt: skip
         n, k = ordered.graph.compute.shape
