@@ -80,7 +80,10 @@ class DualPolicy(LearnedPlacer):
     name: ClassVar[str] = "dual-policy"
 
     start: str = option(
-        "critical-path", choices=STARTS, meaning="policy to begin with: learned on other graphs, or a heuristic (eft: HEFT)"
+        "pretrained", choices=STARTS, meaning="policy to begin with: learned on other graphs, or a heuristic (eft: HEFT)"
+    )
+    rewriting: str = option(
+        "heuristic", choices=("heuristic", "pretrained"), meaning="policy of local steps to begin with"
     )
     hidden: int = option(8, low=0, meaning="width of the hidden layers; 0: scores are linear in the features")
     imitation: int = option(60, low=0, meaning="gradient steps of stage I")
@@ -153,7 +156,7 @@ class DualPolicy(LearnedPlacer):
 
     def rewriting_model(self) -> DualPolicyModel:
         """Return the policy that local steps start from."""
-        if self.start == "pretrained":
+        if self.rewriting == "pretrained":
             return DualPolicyModel.load(PRETRAINED["rewriting"])
         return DualPolicyModel.heuristic("rewriting")
 

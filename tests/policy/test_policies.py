@@ -287,7 +287,7 @@ def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path, hidden):
 def test_transfer_through_a_file(tmp_path):
     """A policy trained on one graph is saved and starts the search on another, with other devices."""
     path = tmp_path / "policy.json"
-    make_solver("dual-policy", residual=False, save_policy=str(path)).solve(
+    make_solver("dual-policy", start="critical-path", residual=False, save_policy=str(path)).solve(
         sparse_problem(1), Budget(evaluations=600), seed=0
     )
     other = sparse_problem(2, n=25, k=4)
