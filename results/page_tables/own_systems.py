@@ -75,8 +75,8 @@ def sharding_misses(source: Source) -> list[str]:
     below = [f"{name} {times(x)}" for name, x in ratio.items() if x < 0.9995]
     open_ = [f"{row['name']} {percent(float(row['gap']))}" for row in rows if float(row["gap"]) > 0.02]
     return bullets([
-        f"In 120 s on two busy cores the sum of (best known / ours) is {times(sum(ratio.values()))} of {len(rows)}; below the best known "
-        f"are {', '.join(below) or 'none'}.",
+        f"In 120 s on two busy cores the sum of (best known / ours) is {times(sum(ratio.values()))} of {len(rows)}; below the best "
+        f"known are {', '.join(below) or 'none'}.",
         f"Gaps above 2 %: {', '.join(open_) or 'none'}; the mean gap is {percent(mean(float(row['gap']) for row in rows))}, stored "
         f"{percent(mean(float(row['published_gap']) for row in rows))}.",
     ])  # fmt: skip
