@@ -163,7 +163,9 @@ def write_launch_files(planned: Planned, folder: Path) -> list[Path]:
         write_text(folder / "torch.json", json.dumps(torch, indent=1) + "\n"),
         write_text(folder / "schedule.csv", "".join(",".join(row) + "\n" for row in torch["schedule"])),
     ]
-    written += [save(planned.problem, folder / "problem.json"), save(plan_of(planned), folder / "solution.json")]
+    written.append(save(plan_of(planned), folder / "solution.json"))
+    with suppress(Refused):  # a cost model of the user's own has no JSON form
+        written.append(save(planned.problem, folder / "problem.json"))
     with suppress(Refused):
         written.append(write_text(folder / "megatron.txt", "\n".join(megatron_arguments(planned)) + "\n"))
     with suppress(Refused):

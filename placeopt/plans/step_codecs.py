@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.io.codec import Codec, register
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, Refused
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FittedNetwork, FlatNetwork
 from placeopt.plans.predicted_costs import Constants, PredictedStepCosts
@@ -43,7 +43,7 @@ def _encode_costs(costs: StepCosts) -> dict[str, Any]:
             body = {"model": word, "name": costs.name, "table": _encode_table(costs.table),
                     "network": _encode_network(costs.network)}  # fmt: skip
             return body | ({"constants": _finite(asdict(costs.constants))} if isinstance(costs, PredictedStepCosts) else {})
-    raise InputError(f"no JSON form for the cost model '{costs.name}'; known: {', '.join(_MODELS)}")
+    raise Refused(f"no JSON form for the cost model '{costs.name}'; known: {', '.join(_MODELS)}")
 
 
 def _finite(body: dict[str, Any]) -> dict[str, Any]:
