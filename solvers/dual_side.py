@@ -30,7 +30,7 @@ LEAST_SECONDS = 1.0
 
 
 class DualSide:
-    """Proves beside the searches of `tracker` from `start` to `end`; use it as a context."""
+    """A context in which CP-SAT proves beside the searches of `tracker`."""
 
     def __init__(self, tracker: Tracker[Any]) -> None:
         self.tracker, self.exchange = tracker, Exchange()

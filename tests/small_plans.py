@@ -8,12 +8,15 @@ from itertools import combinations, product
 
 import numpy as np
 
+from placeopt.model.budget import Budget
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import SamplePlanProblem
 from placeopt.plans.step_costs import LinkShares
 from placeopt.plans.step_judge import judge_step_plan
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
+from placeopt.solving.registry import make_solver
+from placeopt.solving.run import run
 
 SCHEDULES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "zb-h2")
 """All schedules, interleaved with two stages per device."""
@@ -146,6 +149,20 @@ def every_plan(problem):
 def best_step(problem):
     """Return the least time of a step, None if nothing fits."""
     return min((step_price(problem, plan).step for plan in every_plan(problem)), default=None)
+
+
+def solve(problem, seconds=60.0, **options):
+    """Run the planner."""
+    return run(problem, make_solver("plan-stages", "plan", **options), Budget(seconds))
+
+
+def check_optimum(problem):
+    """The planner's value and bound are the best step of brute force; without any plan it says infeasible."""
+    best, result = best_step(problem), solve(problem)
+    if best is None:
+        assert result.status == "infeasible"
+    else:
+        assert (result.value, result.lower_bound) == (best, best)
 
 
 def small_plan_problems(objective):

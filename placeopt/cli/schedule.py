@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from placeopt.schedules.problem import PipelineProblem
 
 LARGER_SECONDS = 5.0
-"""Most seconds for patterns of twice as many micro-batches, where the best pattern found may not be the best of all."""
+"""Most seconds for patterns of one micro-batch more, where the best pattern found may not be the best of all."""
 
 
 @dataclass(frozen=True)

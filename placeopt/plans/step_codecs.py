@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.io.codec import Codec, register
-from placeopt.model.errors import InputError, Refused
+from placeopt.model.errors import Refused
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FittedNetwork, FlatNetwork
 from placeopt.plans.predicted_costs import Constants, PredictedStepCosts
@@ -70,7 +70,7 @@ def _encode_network(network: Network) -> dict[str, Any]:
     if isinstance(network, FlatNetwork):
         return {"network": "flat", "source": network.source,
                 "rates": [_finite({"kind": kind, "rate": rate}) for kind, rate in network.rates.items()]}  # fmt: skip
-    raise InputError(f"no JSON form for a network of type {type(network).__name__}; known: fitted, flat")
+    raise Refused(f"no JSON form for a network of type {type(network).__name__}; known: fitted, flat")
 
 
 def _decode_problem(body: Body) -> StepPlanProblem:

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from training_samples import perceptron
 
 import placeopt as po
 from placeopt.instances.generators import generate
@@ -25,16 +26,9 @@ def _inputs(graph, op):
     return Counter(graph.op_names[graph.producer[t]] for t in tensor[graph.consumer == _index(graph)[op]])
 
 
-def _perceptron():
-    b = GraphBuilder("perceptron")
-    x = b.linear(b.input(8, 10), 20, name="fc1")
-    b.linear(b.relu(x), 5, name="fc2")
-    return b.build()
-
-
 def test_backward_ops_of_a_perceptron():
     """Two linear layers and a rectifier: exactly the ops and reads that calculus asks for."""
-    graph = training_graph(_perceptron())
+    graph = training_graph(perceptron())
     assert set(graph.op_names[3:]) == {
         "fc2/igrad", "fc2/wgrad", "fc2/update", "relu/igrad", "fc1/wgrad", "fc1/update"
     }  # fmt: skip
@@ -48,7 +42,7 @@ def test_backward_ops_of_a_perceptron():
 
 def test_costs_of_a_perceptron():
     """Input and weight gradients take the forward flops each, Adam 12 per weight and 8 bytes of state."""
-    forward = _perceptron()
+    forward = perceptron()
     graph = training_graph(forward)
     at, weights = _index(graph), 20 * 5 + 5
     for role in ("igrad", "wgrad"):
@@ -165,7 +159,7 @@ def test_measured_times_are_divided_between_input_and_weight_gradient():
 
 def test_existing_colocation_groups_are_kept_and_extended():
     """Backward ops join the group of their forward op; new groups get new ids."""
-    forward = _perceptron()
+    forward = perceptron()
     forward = OpGraph(**{**_fields(forward), "colocation": np.array([7, 7, -1])})
     graph = training_graph(forward, colocate="all")
     at = _index(graph)
@@ -190,7 +184,7 @@ def test_training_graphs_lower_and_run():
 
 def test_wrong_options_are_refused():
     """Optimizer, ratios, colocation and double derivation."""
-    graph = _perceptron()
+    graph = perceptron()
     for options, words in (
         ({"optimizer": "adamw"}, "adam, momentum, sgd"),
         ({"backward_ratio": -1.0}, "backward_ratio"),

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from training_samples import perceptron
 
 import placeopt as po
-from placeopt.instances.generators.builder import GraphBuilder
 from placeopt.instances.training import training_graph
 from placeopt.instances.training_memory import resident_parts, saved_bytes, training_memory
-
-
-def perceptron():
-    """Two linear layers with biases on a batch of 8: 10 -> 20 -> 5."""
-    b = GraphBuilder("perceptron")
-    x = b.linear(b.input(8, 10), 20, name="fc1")
-    b.linear(b.relu(x), 5, name="fc2")
-    return b.build()
 
 
 def test_a_perceptron_by_precision():

@@ -19,6 +19,17 @@ from placeopt.model.schedule import Schedule
 KINDS = ("value", "bound", "witness", "placement", "schedule", "problem", "false-claim", "record")
 
 
+def verdict(checker, data):
+    """Return what the checker says of a proof: accepted, refused (a statement is false) or no proof (it cannot be read)."""
+    try:
+        checker.check(checker.parse(json.dumps(data)))
+    except checker.FalseStatementError:
+        return "refused"
+    except Exception:  # as the checker's own main does: whatever a file of the wrong shape runs into
+        return "no proof"
+    return "accepted"
+
+
 def judged(data):
     """Return the value of a makespan proof's schedule by the judge, None if it is not valid."""
     problem = from_dict({"format": "placeopt/problem", "version": 1, **data["problem"]})
