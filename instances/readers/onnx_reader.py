@@ -247,15 +247,7 @@ def _add_bodies(node: Node, proto_node: Any, values: Mapping[str, Value], found:
         known = None if trips is None else max(0, int(trips.reshape(-1)[0]))
     elif proto_node.op_type == "Scan":
         known = _scan_length(proto_node, values)
-    times = op_costs.turns_of(node, known, found.turns)
-    if costs:
-        top = max(costs, key=lambda c: (c.flops, c.bytes_moved))
-        node.extra = Cost(
-            times * top.flops,
-            times * top.bytes_moved,
-            sum(c.resident for c in costs),
-            sum(c.parameters for c in costs),
-        )
+    op_costs.charge_bodies(node, costs, op_costs.turns_of(node, known, found.turns))
 
 
 def _scan_length(proto_node: Any, values: Mapping[str, Value]) -> int | None:

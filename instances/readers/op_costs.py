@@ -16,7 +16,7 @@ from placeopt.model.errors import InputError
 MAX_TURNS = 10**9
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from placeopt.instances.readers.model_ir import Node, Value
 
@@ -71,6 +71,14 @@ def turns_of(node: Node, known: int | None, given: int | None) -> int:
     """Return how often a loop's body runs: as its file tells, else as the user says, else once, and then it is flagged."""
     node.attrs["uncertain"] = known is None and given is None
     return (given or 1) if known is None else known
+
+
+def charge_bodies(node: Node, bodies: Sequence[Cost], times: int) -> None:
+    """Charge a node for the dearest of its bodies, `times` over; the weights of all of them lie in memory."""
+    if bodies:
+        top = max(bodies, key=lambda c: (c.flops, c.bytes_moved))
+        weights, parameters = sum(c.resident for c in bodies), sum(c.parameters for c in bodies)
+        node.extra = Cost(times * top.flops, times * top.bytes_moved, weights, parameters)
 
 
 def cost(node: Node, values: Mapping[str, Value]) -> Cost:

@@ -162,15 +162,7 @@ def _add_bodies(node: Node, layer: ET.Element, values: dict[str, Value], turns: 
         learned = [v for v in weights if v.elements > 1 and v.dtype.startswith(("float", "bfloat"))]
         resident, parameters = sum(v.bytes for v in weights), sum(v.elements for v in learned)
         costs.append(Cost(flops, moved, resident, parameters))
-    times = op_costs.turns_of(node, _iterations(node, layer, values), turns)
-    if costs:
-        top = max(costs, key=lambda c: (c.flops, c.bytes_moved))
-        node.extra = Cost(
-            times * top.flops,
-            times * top.bytes_moved,
-            sum(c.resident for c in costs),
-            sum(c.parameters for c in costs),
-        )
+    op_costs.charge_bodies(node, costs, op_costs.turns_of(node, _iterations(node, layer, values), turns))
 
 
 def _iterations(node: Node, layer: ET.Element, values: dict[str, Value]) -> int | None:

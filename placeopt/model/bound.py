@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from placeopt.model.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
 
 
 @dataclass(frozen=True)
@@ -23,3 +30,22 @@ class BoundReport:
     bounds: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     infeasible: str = ""
+
+    @classmethod
+    def of(cls, found: dict[str, int], started: float, infeasible: str = "") -> BoundReport:
+        """Report the best of the bounds that were found since `started`, a `time.perf_counter()`; 0 where none was."""
+        best = max(found, key=lambda name: found[name], default="none")
+        return cls(found.get(best, 0), best, found, time.perf_counter() - started, infeasible)
+
+
+def check_methods(what: str, methods: Sequence[str] | None, known: Collection[str]) -> None:
+    """Refuse the name of a bound that is not known.
+
+    Raises
+    ------
+    InputError
+        If one of `methods` is not in `known`.
+    """
+    for method in methods or ():
+        if method not in known:
+            raise InputError(f"bound method '{method}' is not known for {what}; known: {', '.join(known)}")

@@ -6,8 +6,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.bound import BoundReport
-from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError, InputError
+from placeopt.model.bound import BoundReport, check_methods
+from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError
 from placeopt.model.feasibility import infeasible_reason
 from placeopt.model.objective import Finished, PlainObjective, time_text
 
@@ -82,10 +82,7 @@ class SteadyObjective(PlacementObjective, ABC):
     ) -> BoundReport:
         """Prove lower bounds until `seconds` are over or one meets `upper`."""
         started = time.perf_counter()
-        unknown = [name for name in methods or () if name not in self.bound_methods]
-        if unknown:
-            known = ", ".join(self.bound_methods)
-            raise InputError(f"bound method '{unknown[0]}' is not known for {self.name}; known: {known}")
+        check_methods(f"the {self.name}", methods, self.bound_methods)
         found: dict[str, int] = {}
         reason = self.impossible(problem)
         try:
@@ -95,5 +92,4 @@ class SteadyObjective(PlacementObjective, ABC):
                     break
         except InfeasibleProblemError as error:
             reason = str(error)
-        best = max(found, key=lambda name: found[name]) if found else "none"
-        return BoundReport(found.get(best, 0), best, found, time.perf_counter() - started, reason)
+        return BoundReport.of(found, started, reason)

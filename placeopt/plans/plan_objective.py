@@ -6,8 +6,7 @@ import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from placeopt.model.bound import BoundReport
-from placeopt.model.errors import InputError
+from placeopt.model.bound import BoundReport, check_methods
 from placeopt.model.objective import Finished, PlainObjective, time_text
 from placeopt.plans.plan import TrainingPlan
 
@@ -58,12 +57,8 @@ class PlanObjective(PlainObjective):
         """
         started = time.perf_counter()
         found = self.lower_bounds(problem)
-        for method in methods or ():
-            if method not in found:
-                raise InputError(f"bound of a plan: expected one of {', '.join(found)}, received '{method}'")
-        found = {name: value for name, value in found.items() if methods is None or name in methods}
-        best = max(found, key=lambda name: found[name], default="none")
-        return BoundReport(found.get(best, 0), best, found, time.perf_counter() - started)
+        check_methods("a plan", methods, found)
+        return BoundReport.of({name: value for name, value in found.items() if methods is None or name in methods}, started)
 
     def text(self, problem: Any, value: float | None) -> str:
         """Return a time for people."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED
-from placeopt.model.errors import MissingExtraError
-from placeopt.plotting.style import time_unit
+from placeopt.plotting.style import new_figure, time_unit
 
 if TYPE_CHECKING:
     import os
@@ -67,17 +66,13 @@ def draw_pipeline(
     MissingExtraError
         If matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot", "a picture of a schedule") from error
     problem = schedule.problem
     end = min(schedule.makespan, until) if until else schedule.makespan
     rows, lanes = problem.num_devices, _lanes(schedule)
     width = _inches(schedule, end)
     panels = 2 if memory and (problem.memory != 0).any() else 1
     heights = [max(1.2, 0.22 * len(lanes) * rows + 0.1 * rows), 1.8][:panels]
-    figure = Figure(figsize=(width, sum(heights) + 1.5), layout="constrained")
+    figure = new_figure(width, sum(heights) + 1.5)
     axes = figure.subplots(panels, 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     gantt = axes[0]
     framed, steady = _frame_repetend(schedule, gantt), _steady_state(schedule)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.bound import BoundReport
-from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.bound import BoundReport, check_methods
+from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.objective import Finished, PlainObjective, time_text
 from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
@@ -77,14 +77,11 @@ class TotalCost(PlainObjective):
             If a method is unknown.
         """
         started = time.perf_counter()
-        for name in methods or ():
-            if name not in METHODS:
-                raise InputError(f"bound of a sharding problem: expected one of {', '.join(METHODS)}, received '{name}'")
+        check_methods("a sharding problem", methods, METHODS)
         reason = self.impossible(problem)
         chosen = tuple(methods) if methods is not None else METHODS if seconds > 0 else METHODS[:1]
         found = {} if reason else prove(problem, seconds, chosen, upper)
-        best = max(found, key=lambda name: found[name], default="none")
-        return BoundReport(found.get(best, 0), best, found, time.perf_counter() - started, reason)
+        return BoundReport.of(found, started, reason)
 
     def text(self, problem: ShardingProblem, value: float | None) -> str:
         """Return a cost as a time where its unit is known, else as a number."""

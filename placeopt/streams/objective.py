@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.bound import BoundReport
-from placeopt.model.errors import InputError
+from placeopt.model.bound import BoundReport, check_methods
 from placeopt.model.objective import Finished, PlainObjective
 from placeopt.streams.bound import METHODS, hopeless_jobs, offline_bound
 from placeopt.streams.judge import blocked_jobs, judge_episode
@@ -48,18 +47,17 @@ class Blocking(PlainObjective):
             If a method is unknown or not applicable.
         """
         chosen = (("deadline", "lp") if seconds > 0 else ("deadline",)) if methods is None else tuple(methods)
+        check_methods("a job stream", chosen, ("deadline", *METHODS))
         found: dict[str, int] = {}
-        end = time.perf_counter() + seconds
+        started = time.perf_counter()
+        end = started + seconds
         for method in chosen:
             if method == "deadline":
                 found[method] = hopeless_jobs(problem)
-            elif method not in METHODS:
-                raise InputError(f"bound of a job stream: expected one of deadline, {', '.join(METHODS)}, received '{method}'")
             elif upper is None or max(found.values(), default=0) < upper:
                 left = max(0.1, end - time.perf_counter())
                 found[method] = offline_bound(problem, method=method, seconds=left).blocked
-        best = max(found, key=lambda method: found[method], default="none")
-        return BoundReport(found.get(best, 0), best, found)
+        return BoundReport.of(found, started)
 
     def text(self, problem: JobStreamProblem, value: float | None) -> str:
         """Return the number of blocked jobs and the blocking rate."""

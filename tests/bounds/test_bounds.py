@@ -184,7 +184,7 @@ def test_infeasible_problems_are_explained():
 
 def test_unknown_method():
     """An unknown method is refused with the list of known ones."""
-    with pytest.raises(InputError, match="not known; known: critical-path"):
+    with pytest.raises(InputError, match="not known for the makespan; known: critical-path"):
         bound(PlacementProblem.from_edges([[1]], []), methods=["magic"])
     assert "communication" in METHODS
 

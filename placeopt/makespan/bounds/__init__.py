@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from placeopt.model.bound import BoundReport
-from placeopt.model.errors import InputError
+from placeopt.model.bound import BoundReport, check_methods
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,9 +53,7 @@ def bound(
     """
     started = time.perf_counter()
     chosen = METHODS if methods is None else tuple(methods)
-    for name in chosen:
-        if name not in METHODS:
-            raise InputError(f"bound method '{name}' is not known; known: {', '.join(METHODS)}")
+    check_methods("the makespan", chosen, METHODS)
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.model.feasibility import infeasible_reason
 
