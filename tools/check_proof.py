@@ -333,11 +333,11 @@ class Sharding:  # a sharding problem; strategies of a node are a range of `cost
         total, self.limit, self.interval = first[-1], ints(data["usage_limit"]), ints(data["interval"], (len(first) - 1, 2))
         demand(first[0] == 0 and all(a < b for a, b in pairwise(first)), "node_ptr rises")
         self.cost, self.usage = ([ints(data[key], (total,))[a:b] for a, b in pairwise(first)] for key in ("cost", "usage"))
-        self.tables, flat = {}, ints(data["edge_cost"], (None,))  # (u, v) -> costs by the strategies of u and of v
-        for u, v in ints(data["edge"], (None, 2), 0, len(self.cost) - 1):
-            rows, columns = range(len(self.cost[u])), len(self.cost[v])
-            part, flat = [flat[x * columns : (x + 1) * columns] for x in rows], flat[len(rows) * columns :]
-            old = self.tables.setdefault((u, v), [[0] * columns for _ in rows])
+        self.tables, flat = {}, iter(ints(data["edge_cost"], (None,)))  # (u, v), u < v -> costs by the strategies of u and of v
+        for u, v in (distinct(pair, len(self.cost)) for pair in ints(data["edge"], (None, 2))):
+            part = [[next(flat) for _ in self.cost[v]] for _ in self.cost[u]]
+            (u, v), part = ((u, v), part) if u < v else ((v, u), [*zip(*part)])
+            old = self.tables.setdefault((u, v), [[0] * len(part[0]) for _ in part])
             self.tables[u, v] = [[a + b for a, b in zip(x, y, strict=True)] for x, y in zip(old, part, strict=True)]
 
 def sharding_cost(p, solution, _schedule):  # the cost of a choice that keeps the limit

@@ -65,8 +65,8 @@ class Compact(NamedTuple):
 class Condensed(NamedTuple):
     """What `condense` made, and how a choice of it becomes a choice of what it was made from.
 
-    `fixed` has the decided strategy of every old node, -1 for those that remain; `node` the old nodes that remain, and
-    `strategy` the old strategy (within its node) of every new one.
+    `fixed` has the decided strategy of every old node, -1 for those that remain; `node` the old nodes that remain,
+    `strategy` the old strategy (within its node) of every new one, and `time` the old time points that remain.
     """
 
     compact: Compact
@@ -74,6 +74,7 @@ class Condensed(NamedTuple):
     fixed: Ints  # (old n,)
     node: Ints  # (n,)
     strategy: Ints  # (S,)
+    time: Ints  # (T,)
 
     def expand(self, choice: Ints) -> Ints:
         """Return the choice of the old problem."""
@@ -119,24 +120,37 @@ class Draft(NamedTuple):
     capacity: Ints
 
 
-def draft_of(problem: ShardingProblem, *, relax: bool = False) -> tuple[Draft, NDArray[np.bool_]]:
+def usage_unit(problem: ShardingProblem) -> int:
+    """Return the unit in which a draft counts usage: 1, or more where sums would not fit into 64 bits."""
+    return 1 + problem.num_nodes * min(problem.usage_limit, int(problem.usage.max(initial=0))) // MAX_TOTAL
+
+
+def times_of(problem: ShardingProblem) -> Ints:
+    """Return the time points of a draft: those at which a node begins that is live at all, if there is a limit."""
+    return np.unique(problem.interval[_live(problem), 0])
+
+
+def _live(problem: ShardingProblem) -> NDArray[np.bool_]:
+    limited: NDArray[np.bool_] = problem.interval[:, 1] > problem.interval[:, 0]
+    return limited & (problem.usage_limit < UNLIMITED)
+
+
+def draft_of(problem: ShardingProblem) -> tuple[Draft, NDArray[np.bool_]]:
     """Return a problem as a draft and which strategies fit into the limit by themselves.
 
-    Costs are clamped; usages are divided where their sum would not fit into 64 bits, rounded so that every choice that
-    fits still fits if `relax`, and else so that every choice that fits the result fits the problem.
+    Costs are clamped. Every choice that fits the draft fits the problem; the reverse holds only if `usage_unit` is 1, as
+    usages are rounded up: otherwise bounds of the draft say nothing about the problem.
     """
     clamp = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
     sizes = problem.num_choices
-    live = (problem.interval[:, 1] > problem.interval[:, 0]) & (problem.usage_limit < UNLIMITED)
+    live = _live(problem)
     fits = ~np.repeat(live, sizes) | (problem.usage <= problem.usage_limit)
-    usage = np.where(fits & np.repeat(live, sizes), problem.usage, 0)
-    divisor = 1 + problem.num_nodes * min(problem.usage_limit, int(usage.max())) // MAX_TOTAL
-    if divisor > 1:
-        usage = usage // divisor if relax else -(-usage // divisor)
-    time = np.unique(problem.interval[live, 0])
+    unit = usage_unit(problem)
+    usage = -(-np.where(fits & np.repeat(live, sizes), problem.usage, 0) // unit)
+    time = times_of(problem)
     first = np.searchsorted(time, problem.interval[:, 0])
     last = np.where(live, np.searchsorted(time, problem.interval[:, 1]), first)
-    capacity = np.full(len(time), problem.usage_limit // divisor, dtype=np.int64)
+    capacity = np.full(len(time), problem.usage_limit // unit, dtype=np.int64)
     draft = Draft(problem.node_ptr, np.minimum(problem.cost, clamp), usage, first, last, problem.edge, problem.edge_ptr,
                   np.minimum(problem.edge_cost, clamp), capacity)  # fmt: skip
     return draft, fits
@@ -168,10 +182,10 @@ def condense(draft: Draft, alive: NDArray[np.bool_]) -> Condensed:
     target = _Target(node_ptr, strategy, edge, edge_ptr, cost, table)
     offset += int(_fill(draft, new_node, fixed, order, target))
 
-    usage, capacity, first, last = _times(draft, decided, kept, node, node_ptr)
+    usage, capacity, first, last, time = _times(draft, decided, kept, node, node_ptr)
     adj_ptr, adj_edge, adj_node = _adjacency(len(node), edge)
     compact = Compact(node_ptr, cost, usage, first, last, edge, edge_ptr, table, adj_ptr, adj_edge, adj_node, capacity, core)
-    return Condensed(compact, offset, fixed, node, strategy)
+    return Condensed(compact, offset, fixed, node, strategy, time)
 
 
 def as_draft(compact: Compact) -> Draft:
@@ -282,7 +296,7 @@ def _fill(draft, new_node, fixed, order, target):
 
 
 def _times(draft: Draft, decided: NDArray[np.bool_], kept: Ints, node: Ints, node_ptr: Ints) -> tuple[Ints, ...]:
-    """Return usages, capacities and the time points of nodes that remain, of the time points that can bind."""
+    """Return usages, capacities, the time points of nodes that remain, and which time points remain: those that can bind."""
     count = len(draft.capacity)
     choices = np.diff(node_ptr)
     usage = draft.usage[kept]
@@ -301,7 +315,8 @@ def _times(draft: Draft, decided: NDArray[np.bool_], kept: Ints, node: Ints, nod
     ends[last[live]] = True
     keep = _undominated(binding, starts, ends, capacity)
     rank = np.concatenate([[0], np.cumsum(keep)])
-    return np.where(np.repeat(live, choices), usage, 0), capacity[keep], rank[first], rank[np.maximum(first, last)]
+    usage = np.where(np.repeat(live, choices), usage, 0)
+    return usage, capacity[keep], rank[first], rank[np.maximum(first, last)], np.flatnonzero(keep)
 
 
 def over_time(first: Ints, last: Ints, amount: Ints, count: int) -> Ints:

@@ -14,12 +14,14 @@ from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.sharding.prove import METHODS, prove
+from placeopt.sharding.witness import sharding_witness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from placeopt.model.witness import Witness
     from placeopt.sharding.problem import ShardingProblem
 
 
@@ -82,6 +84,10 @@ class TotalCost(PlainObjective):
         chosen = tuple(methods) if methods is not None else METHODS if seconds > 0 else METHODS[:1]
         found = {} if reason else prove(problem, seconds, chosen, upper)
         return BoundReport.of(found, started, reason)
+
+    def witness(self, problem: ShardingProblem, bound: int, method: str, seconds: float) -> Witness:
+        """Prices on usage and messages along edges; see `placeopt.sharding.witness`."""
+        return sharding_witness(problem, bound, method, seconds)
 
     def text(self, problem: ShardingProblem, value: float | None) -> str:
         """Return a cost as a time where its unit is known, else as a number."""

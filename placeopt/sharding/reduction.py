@@ -91,7 +91,8 @@ def composed(outer: Condensed, inner: Condensed) -> Condensed:
     decided = inner.fixed >= 0
     fixed[outer.node[decided]] = outer.strategy[starts[decided] + inner.fixed[decided]]
     old = np.repeat(starts[inner.node], inner.compact.num_choices) + inner.strategy
-    return Condensed(inner.compact, outer.offset + inner.offset, fixed, outer.node[inner.node], outer.strategy[old])
+    offset, node, time = outer.offset + inner.offset, outer.node[inner.node], outer.time[inner.time]
+    return Condensed(inner.compact, offset, fixed, node, outer.strategy[old], time)
 
 
 @entry

@@ -14,7 +14,7 @@ import numpy as np
 
 from placeopt.sharding.bounds.exact_pass import prices_of_nodes, survivors
 from placeopt.sharding.bounds.lagrangian import Dual
-from placeopt.sharding.compact import MAX_TOTAL, Condensed, condense, draft_of
+from placeopt.sharding.compact import MAX_TOTAL, Condensed, condense, draft_of, usage_unit
 from placeopt.sharding.exact_rest import solve_rest
 from placeopt.sharding.reduction import reduce
 from placeopt.sharding.tree_moves import decode, least_usage
@@ -81,7 +81,8 @@ def what_survives(compact: Compact, alive: NDArray[np.bool_], pairs: NDArray[np.
     strategy = np.arange(len(alive)) - np.repeat(compact.node_ptr[:-1], compact.num_choices)
     raised = compact._replace(cost=np.where(alive, compact.cost, upper), table=np.where(pairs, compact.table, upper))
     nodes = np.arange(compact.num_nodes)
-    rest = reduce(Condensed(raised, 0, np.full(len(nodes), -1, dtype=np.int64), nodes, strategy), upper)
+    undecided, times = np.full(len(nodes), -1, dtype=np.int64), np.arange(len(compact.capacity))
+    rest = reduce(Condensed(raised, 0, undecided, nodes, strategy, times), upper)
     if rest is None or rest.compact.capacity.min(initial=0) < 0 or rest.offset >= upper:
         return None
     return rest
@@ -97,25 +98,30 @@ class TwoSided:
 
     Attributes
     ----------
-    bound : the best bound proved, exactly. value : cost of the best choice in the compact problem, None before one.
-    moves : made so far.
+    value : cost of the best choice in the compact problem, None before one. moves : made so far.
     """
 
     def __init__(self, problem: ShardingProblem, rng: np.random.Generator, *, upper: int | None = None) -> None:
         self.problem, self.rng = problem, rng
         self._forbidden = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)  # where draft_of clamps
-        self.bound = self.moves = 0
+        self._exact = usage_unit(problem) == 1  # else usages are rounded up, and choices may fit that seem not to
+        self._bound = self.moves = 0
         self.search: TreeSearch | None = None
         self.certify_seconds = 0.0
         self._open(without_forbidden(problem, self._forbidden, upper))
         if upper is not None and not self.trivial:
             self.dual.aim(max(0, upper - self.condensed.offset))
 
+    @property
+    def bound(self) -> int:
+        """The best bound proved, exactly; 0 where usages were rounded."""
+        return self._bound if self._exact else 0
+
     def _open(self, remainder: Remainder) -> None:
         """Work on what remains."""
         self.condensed, self._others = remainder.condensed, remainder.others
         self.compact = self.condensed.compact
-        self.bound = max(self.bound, remainder.bound)
+        self._bound = max(self._bound, remainder.bound)
         self.trivial = self.compact.num_nodes == 0
         self._trial_bound, self._trial_end = 0.0, 0
         self._rest: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
@@ -203,7 +209,7 @@ class TwoSided:
             return True
         started = time.perf_counter()
         found, witness, clamped = self.dual.certify()
-        before = self.bound
+        before = self._bound
         if not np.isfinite(self.dual.upper):
             self._raise(found.bound)
         else:
@@ -216,7 +222,7 @@ class TwoSided:
             self._rest = alive, pairs
         self._reopen_if_empty()
         self.certify_seconds = time.perf_counter() - started
-        return self.bound > before
+        return self._bound > before
 
     @property
     def rest_pairs(self) -> int:
@@ -245,14 +251,14 @@ class TwoSided:
         self._reopen_if_empty()
 
     def _raise(self, bound: int) -> None:
-        self.bound = max(self.bound, min(bound, self._others) + self.condensed.offset)
+        self._bound = max(self._bound, min(bound, self._others) + self.condensed.offset)
 
     def _reopen_if_empty(self) -> None:
         """Work on the whole problem if it is proved that every choice uses what is all but forbidden."""
-        empty = self._others < MAX_TOTAL and self.bound >= self._others + self.condensed.offset
+        empty = self._others < MAX_TOTAL and self._bound >= self._others + self.condensed.offset
         if empty and self.search is not None and self.search.best_cost > self._others:
             best = self.solution()
-            self._open(Remainder(condense(*draft_of(self.problem)), MAX_TOTAL, self.bound))
+            self._open(Remainder(condense(*draft_of(self.problem)), MAX_TOTAL, self._bound))
             self.start(best)
 
     def _steps_until(self, end: float) -> None:

@@ -11,7 +11,6 @@ redistribute), tampering (1000 proofs that were tampered with, all of which have
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import random
 import sys
@@ -34,11 +33,11 @@ from placeopt.solving.registry import make_solver
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "proofs")]
+sys.path.insert(0, str(ROOT / "tests"))
 
 from exact_instances import known_optima  # noqa: E402 - tests/ is no package
+from tampering import KINDS, load_checker, tampered, verdict  # noqa: E402
 
-CHECKER = ROOT / "tools" / "check_proof.py"
 TAMPERED, SEED = 1000, 17
 Row = dict[str, Any]
 
@@ -106,8 +105,6 @@ def _made(name: str, problem: Any, placement: Any, claim: Any, path: Path) -> Ro
 
 def tampering() -> list[Row]:
     """Proofs of both tables, changed; a change that leaves a proof right is not counted."""
-    from tampering import KINDS, tampered, verdict
-
     checker = load_checker()
     proofs = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted((HERE / "archive").glob("*.gz"))]
     kept = json.loads(gzip.decompress((HERE / "optima.json.gz").read_bytes()))
@@ -126,16 +123,6 @@ def tampering() -> list[Row]:
          **{x: verdicts[kind, x] for x in ("refused", "no proof", "accepted")}}
         for kind in KINDS
     ]  # fmt: skip
-
-
-def load_checker() -> Any:
-    """Return the checker as a module; it imports nothing of the project."""
-    spec = importlib.util.spec_from_file_location("check_proof", CHECKER)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 STAGES = {"archive": archive, "optima": optima, "tampering": tampering}

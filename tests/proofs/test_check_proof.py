@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gzip
-import importlib.util
 import json
 import random
 import subprocess
@@ -14,29 +13,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "attack"), str(Path(__file__).parent)]
+sys.path.insert(0, str(ROOT / "tests" / "attack"))
 
 import brute_force  # noqa: E402
 import case as cases  # noqa: E402
 import compare  # noqa: E402
 from exact_instances import known_optima  # noqa: E402
-from tampering import KINDS, tampered, verdict  # noqa: E402
+from tampering import CHECKER, KINDS, load_checker, tampered, verdict  # noqa: E402
 
 from placeopt.certify.proof import finished  # noqa: E402
 from placeopt.io.serialize import to_dict  # noqa: E402
 from placeopt.makespan.proof.fronts import has_no_solution  # noqa: E402
 from placeopt.makespan.proof.witness import load_witness, makespan_witness  # noqa: E402
 
-CHECKER = ROOT / "tools" / "check_proof.py"
 PROOFS = ROOT / "results" / "proofs"
-
-
-def load_checker():
-    """Import the checker from its file."""
-    spec = importlib.util.spec_from_file_location("check_proof", CHECKER)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 checker = load_checker()

@@ -15,6 +15,7 @@ from placeopt.sharding.bounds.exact_pass import Witness, exact_pass
 from placeopt.sharding.bounds.independent import independent_bound
 from placeopt.sharding.bounds.lagrangian import Dual
 from placeopt.sharding.compact import condense, draft_of
+from placeopt.sharding.contest_format import from_contest
 from placeopt.sharding.problem import ShardingSolution
 from placeopt.sharding.two_sided import TwoSided
 
@@ -51,6 +52,24 @@ def test_any_integers_prove_no_more_than_the_best():
             if cost < 10**17:
                 slack = found.slack[compact.node_ptr[:-1] + inner].max()
                 assert found.scaled + slack <= (cost - condensed.offset) << witness.cost_bits
+
+
+def test_no_bound_where_usages_are_rounded():
+    """Usages whose sums pass 64 bits are rounded up: what fits exactly then seems not to, and must not be ruled out."""
+    limit = 2**61
+    usages = [[limit - 28, limit]] + [[7, 8]] * 4  # the first strategies use the limit to the last byte
+    data = {
+        "problem": {
+            "name": "huge",
+            "nodes": {"intervals": [[0, 1]] * 5, "costs": [[1, 50]] + [[1, 100]] * 4, "usages": usages},
+            "edges": {"nodes": [[0, 1]], "costs": [[0, 0, 0, 0]]},
+            "usage_limit": limit,
+        }
+    }
+    problem = from_contest(data)
+    assert min(oracle(data).values()) == 5
+    assert po.bound(problem, seconds=0.5).value <= 5
+    assert po.solve(problem, evaluations=200).lower_bound <= 5
 
 
 @pytest.mark.interpreted

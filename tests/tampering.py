@@ -7,7 +7,9 @@ wrong, or together with a claim that is false because a schedule of that length 
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +19,17 @@ from placeopt.makespan.judge import schedule_violations
 from placeopt.model.schedule import Schedule
 
 KINDS = ("value", "bound", "witness", "placement", "schedule", "problem", "false-claim", "record")
+
+
+CHECKER = Path(__file__).parents[1] / "tools" / "check_proof.py"
+
+
+def load_checker():
+    """Import the checker from its file."""
+    spec = importlib.util.spec_from_file_location("check_proof", CHECKER)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def verdict(checker, data):

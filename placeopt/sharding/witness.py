@@ -1,0 +1,143 @@
+"""The witness of a Lagrangian bound: prices on usage and messages along edges, in whole numbers, that anyone can add up.
+
+Prices and messages of the condensed problem are found as the bound finds them (`bounds.lagrangian`), and carried over to the
+problem itself: an edge to a node with one strategy that fits sends what it costs, and a strategy that never fits is
+asked for 2^62 more along every edge, which costs nothing, as its node cannot use it. What the reductions and CP-SAT prove
+beyond prices and messages has no witness.
+
+References
+----------
+V. Kolmogorov, "Convergent Tree-Reweighted Message Passing for Energy Minimization", IEEE TPAMI 28(10), 2006.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from placeopt.model.witness import Witness
+from placeopt.sharding.bounds.lagrangian import Dual
+from placeopt.sharding.compact import condense, draft_of, times_of, usage_unit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.sharding.bounds.exact_pass import Witness as Integers
+    from placeopt.sharding.compact import Condensed
+    from placeopt.sharding.problem import ShardingProblem
+
+    Ints = NDArray[np.int64]
+
+NEVER = 2**62
+"""What a strategy that does not fit is asked for along every edge."""
+
+
+PATIENCE = 500
+"""Steps without a better bound after which the search for prices ends."""
+
+
+class Sums(NamedTuple):
+    """A witness over the problem itself: units of 2^-cost_bits, and of 2^-(cost_bits + price_bits) for prices."""
+
+    cost_bits: int
+    price_bits: int
+    prices: list[tuple[int, int]]  # (time, price)
+    messages: dict[tuple[int, int], tuple[list[int], list[int]]]  # (u, v), u < v: to the strategies of u and of v
+
+
+def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds: float) -> Witness:
+    """Return prices and messages that prove `bound`, or as much of it as they reach in `seconds`.
+
+    Parameters
+    ----------
+    bound, method : a bound that is known to hold, and what found it.
+    """
+    draft, fits = draft_of(problem)
+    condensed = condense(draft, fits)
+    integers = None
+    if condensed.compact.num_nodes and usage_unit(problem) == 1:
+        integers = _improved(condensed, bound, time.perf_counter() + max(seconds, 1.0))
+    sums = _carried_over(problem, condensed, fits, integers)
+    reached = _added_up(problem, sums)
+    content = {
+        "bits": [sums.cost_bits, sums.price_bits],
+        "prices": [list(pair) for pair in sums.prices],
+        "messages": [[u, v, *both] for (u, v), both in sums.messages.items()],
+    }
+    return Witness(max(0, min(bound, reached)), method if reached >= bound else "lagrangian", content)
+
+
+def _improved(condensed: Condensed, bound: int, end: float) -> Integers:
+    """Return prices and messages once they prove the bound or the time is over."""
+    dual = Dual(condensed.compact)
+    goal = max(1, bound - condensed.offset)
+    dual.aim(goal + max(1, goal // 50))
+    best, patience = dual.bound, PATIENCE
+    while dual.bound < goal and patience and time.perf_counter() < end:
+        dual.step()
+        best, patience = (dual.bound, PATIENCE) if dual.bound > best else (best, patience - 1)
+    return dual.certify()[1]
+
+
+def _carried_over(
+    problem: ShardingProblem, condensed: Condensed, fits: NDArray[np.bool_], integers: Integers | None
+) -> Sums:
+    """Return the witness of the condensed problem as one of the problem."""
+    bits = integers.cost_bits if integers else 0
+    tables, starts, fixed = merged_tables(problem), problem.node_ptr, condensed.fixed.tolist()
+    allowed = [np.flatnonzero(fits[a:b]) for a, b in pairwise(starts)]
+    messages = {}
+    for (u, v), table in tables.items():
+        to_u, to_v = ([-NEVER] * size for size in table.shape)
+        for x in allowed[u]:
+            to_u[x] = 0 if fixed[v] < 0 or fixed[u] >= 0 else min(int(table[x, fixed[v]]) << bits, NEVER)
+        for y in allowed[v]:
+            to_v[y] = 0 if fixed[u] < 0 else min(int(table[fixed[u], y]) << bits, NEVER)
+        messages[u, v] = to_u, to_v
+    if integers is None:
+        return Sums(0, 0, [], messages)
+    compact, sent = condensed.compact, (integers.to_low, integers.to_high)
+    for e, (low, high) in enumerate(compact.edge.tolist()):
+        ends = int(condensed.node[low]), int(condensed.node[high])
+        turned = ends[0] > ends[1]
+        both_ways = messages[ends[::-1] if turned else ends]
+        for side, (new, pointer) in enumerate(((low, integers.low_ptr), (high, integers.high_ptr))):
+            strategies = condensed.strategy[compact.node_ptr[new] : compact.node_ptr[new + 1]].tolist()
+            values = sent[side][pointer[e] : pointer[e + 1]].tolist()
+            for x, value in zip(strategies, values, strict=True):
+                both_ways[side ^ turned][x] = value
+    moments = times_of(problem)[condensed.time[integers.time]].tolist()
+    return Sums(bits, integers.price_bits, list(zip(moments, integers.price.tolist(), strict=True)), messages)
+
+
+def merged_tables(problem: ShardingProblem) -> dict[tuple[int, int], NDArray[Any]]:
+    """Return the costs of every pair of nodes (u < v) with edges between them, as Python integers: rows are u's strategies."""
+    tables: dict[tuple[int, int], NDArray[Any]] = {}
+    sizes = problem.num_choices
+    for (u, v), start in zip(problem.edge.tolist(), problem.edge_ptr[:-1].tolist(), strict=True):
+        table = problem.edge_cost[start : start + sizes[u] * sizes[v]].astype(object).reshape(sizes[u], sizes[v])
+        key, table = ((u, v), table) if u < v else ((v, u), table.T)
+        tables[key] = tables[key] + table if key in tables else table
+    return tables
+
+
+def _added_up(problem: ShardingProblem, sums: Sums) -> int:
+    """Return what a witness proves, added up in Python's integers; see `bounds.exact_pass` for why it holds."""
+    total = -sum(price for _, price in sums.prices) * problem.usage_limit >> sums.price_bits
+    starts, node = problem.node_ptr.tolist(), []
+    for v, (first, last) in enumerate(problem.interval.tolist()):
+        price = sum(price for moment, price in sums.prices if first <= moment < last)
+        span = slice(starts[v], starts[v + 1])
+        cost, usage = problem.cost[span].astype(object), problem.usage[span].astype(object)
+        free = (usage <= problem.usage_limit) if last > first else np.ones(len(usage), dtype=np.bool_)
+        node.append(((cost << sums.cost_bits) + (price * usage >> sums.price_bits), free.astype(np.bool_)))
+    for (u, v), table in merged_tables(problem).items():
+        to_u, to_v = (np.array(x, dtype=object) for x in sums.messages[u, v])
+        total += ((table << sums.cost_bits) - to_u[:, None] - to_v[None, :]).min()
+        for w, sent in ((u, to_u), (v, to_v)):
+            node[w] = node[w][0] + sent, node[w][1]
+    total += sum(costs[free].min() for costs, free in node)
+    return int(-(-total >> sums.cost_bits))

@@ -1,0 +1,67 @@
+"""Proofs of sharding costs: the checker follows prices and messages, and no integers prove more than the best choice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+import numpy as np
+import pytest
+from sharding_problems import draw, draw_linked, oracle
+from tampering import load_checker, verdict
+
+import placeopt as po
+from placeopt.certify.proof import finished, prove
+from placeopt.sharding.problem import ShardingSolution
+
+checker = load_checker()
+
+
+def proofs(seeds, draws=(draw, draw_linked)):
+    """Yield (proof of the best choice's certificate, its cost) of the problems that have one."""
+    for seed, make in itertools.product(seeds, draws):
+        problem, data = make(seed)
+        feasible = oracle(data)
+        if feasible:
+            choice = min(feasible, key=feasible.get)
+            solution = ShardingSolution(np.array(choice))
+            certificate = po.verify(problem, solution, seconds=0.05)
+            yield prove(problem, solution, certificate, seconds=0.2), feasible[choice]
+
+
+@pytest.mark.interpreted
+def test_proofs_are_accepted_and_most_reach_the_best():
+    """The checker adds up what the witness adds up; on most small problems that is the cost of the best choice."""
+    reached = []
+    for proof, best in proofs(range(12)):
+        assert verdict(checker, proof) == "accepted"
+        assert proof["lower_bound"] <= best == proof["value"]
+        reached.append(proof["lower_bound"] == best)
+    assert sum(reached) > 0.6 * len(reached)
+
+
+def test_no_integers_prove_more_than_the_best():
+    """Whatever prices, messages and bits are claimed: a bound above the best choice, and a wrong cost, are refused."""
+    rng = random.Random(3)
+    for proof, best in proofs(range(20, 30), (draw_linked,)):
+        for _ in range(20):
+            data = json.loads(json.dumps(proof))
+            witness = data["witness"]
+            for _u, _v, to_u, to_v in witness["messages"]:
+                for messages in (to_u, to_v):
+                    messages[rng.randrange(len(messages))] += rng.randint(-(10**7), 10**7)
+            witness["prices"] = [[rng.randint(0, 3), rng.randint(0, 10**6)] for _ in range(rng.randint(0, 3))]
+            witness["bits"] = [rng.randint(0, 30), rng.randint(0, 30)]
+            data["value"] = data["lower_bound"] = best + 1
+            assert verdict(checker, finished(data)) == "refused"
+            data["value"] = best
+            assert verdict(checker, finished(data)) == "refused"
+
+
+def test_an_edge_to_itself_is_no_problem():
+    """Messages along an edge from a node to itself would not cancel; such a file is not read."""
+    data, _ = next(iter(proofs(range(40, 60), (draw_linked,))))
+    data = json.loads(json.dumps(data))
+    data["problem"]["edge"][0] = [0, 0]
+    assert verdict(checker, finished(data)) == "no proof"
