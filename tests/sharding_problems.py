@@ -76,6 +76,33 @@ def draw_linked(seed, nodes=6):
     return from_contest(data), data
 
 
+def draw_huge(seed):
+    """Return (problem, parsed JSON): costs and usages from 0 to 2^62, and a limit that a random choice just keeps or just misses."""
+    rng = random.Random(seed)
+    n = rng.choice([2, 3, 4, 5, 6])
+    sizes = [rng.choice([1, 2, 2, 3]) for _ in range(n)]
+    cost_top, usage_top = (rng.choice([9, 2**31, 2**52, 2**58, 2**61, 2**62 - 1]) for _ in range(2))
+
+    def number(top):
+        return rng.choice([0, top - rng.randint(0, 3), rng.randint(0, top), rng.randint(0, min(top, 20))])
+
+    horizon = rng.choice([1, 2, 4])
+    starts = [rng.randint(0, horizon) for _ in range(n)]
+    intervals = [[s, s + rng.choice([0, 1, 1, 2, horizon])] for s in starts]
+    usages = [[number(usage_top) for _ in range(k)] for k in sizes]
+    pairs = [rng.sample(range(n), 2) for _ in range(rng.randint(0, 2 * n))]
+    peak = max(sum(rng.choice(usages[v]) for v in range(n) if intervals[v][0] <= t < intervals[v][1]) for t in range(9))
+    data = {
+        "problem": {
+            "name": f"huge-{seed}",
+            "nodes": {"intervals": intervals, "costs": [[number(cost_top) for _ in range(k)] for k in sizes], "usages": usages},
+            "edges": {"nodes": pairs, "costs": [[number(cost_top) for _ in range(sizes[u] * sizes[v])] for u, v in pairs]},
+            "usage_limit": min(2**62 - 1, max(0, peak - rng.choice([0, 0, 0, 1]))),
+        }
+    }
+    return from_contest(data), data
+
+
 def oracle(data):
     """Return {feasible choice: cost} of the contest's parsed JSON."""
     problem = data["problem"]

@@ -138,19 +138,23 @@ def _live(problem: ShardingProblem) -> NDArray[np.bool_]:
 def draft_of(problem: ShardingProblem) -> tuple[Draft, NDArray[np.bool_]]:
     """Return a problem as a draft and which strategies fit into the limit by themselves.
 
-    Costs are clamped. Every choice that fits the draft fits the problem; the reverse holds only if `usage_unit` is 1, as
-    usages are rounded up: otherwise bounds of the draft say nothing about the problem.
+    Costs are clamped. Every choice that fits the draft fits the problem; the reverse holds only if `usage_unit` is 1:
+    otherwise usages above the smallest of their node are rounded up, and bounds of the draft say nothing about the problem.
     """
     clamp = MAX_TOTAL // (problem.num_nodes + problem.num_edges + 1)
     sizes = problem.num_choices
     live = _live(problem)
     fits = ~np.repeat(live, sizes) | (problem.usage <= problem.usage_limit)
-    unit = usage_unit(problem)
-    usage = -(-np.where(fits & np.repeat(live, sizes), problem.usage, 0) // unit)
+    usage = np.where(fits & np.repeat(live, sizes), problem.usage, 0)
     time = times_of(problem)
     first = np.searchsorted(time, problem.interval[:, 0])
     last = np.where(live, np.searchsorted(time, problem.interval[:, 1]), first)
-    capacity = np.full(len(time), problem.usage_limit // unit, dtype=np.int64)
+    capacity = np.full(len(time), problem.usage_limit, dtype=np.int64)
+    if (unit := usage_unit(problem)) > 1:
+        least = np.minimum.reduceat(np.where(fits, usage, MAX_TOTAL), problem.node_ptr[:-1])
+        taken = over_time(first, last, least.astype(object), len(time))
+        capacity = ((problem.usage_limit - taken) // unit).astype(np.int64)
+        usage = np.maximum(0, -((np.repeat(least, sizes) - usage) // unit))
     draft = Draft(problem.node_ptr, np.minimum(problem.cost, clamp), usage, first, last, problem.edge, problem.edge_ptr,
                   np.minimum(problem.edge_cost, clamp), capacity)  # fmt: skip
     return draft, fits
@@ -321,7 +325,7 @@ def _times(draft: Draft, decided: NDArray[np.bool_], kept: Ints, node: Ints, nod
 
 def over_time(first: Ints, last: Ints, amount: Ints, count: int) -> Ints:
     """Return the sum of amounts at `count` time points, each during first .. last - 1."""
-    change = np.zeros(count + 1, dtype=np.int64)
+    change = np.zeros(count + 1, dtype=amount.dtype)
     np.add.at(change, first, amount)
     np.subtract.at(change, last, amount)
     return np.cumsum(change)[:count]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sharding_problems import draw, oracle
+from sharding_problems import draw, draw_huge, oracle
 
 import placeopt as po
 from placeopt.model.objective import objective_of
@@ -70,6 +70,23 @@ def test_no_bound_where_usages_are_rounded():
     assert min(oracle(data).values()) == 5
     assert po.bound(problem, seconds=0.5).value <= 5
     assert po.solve(problem, evaluations=200).lower_bound <= 5
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_huge_numbers(block):
+    """Costs and usages up to 2^62, limits that a choice uses to the last byte: value, bound and status agree with the oracle."""
+    for seed in range(20 * block, 20 * block + 20):
+        problem, data = draw_huge(seed)
+        best = min(oracle(data).values(), default=None)
+        report = po.bound(problem, seconds=0.02, upper=best)
+        result = po.solve(problem, evaluations=60, seed=seed)
+        if best is None:
+            assert result.value is None
+        else:
+            assert not report.infeasible
+            assert report.value <= best
+            assert result.lower_bound <= best <= result.value
+            assert result.status != "optimal" or result.value == best
 
 
 @pytest.mark.interpreted

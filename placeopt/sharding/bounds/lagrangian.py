@@ -141,7 +141,7 @@ class Dual:
         """Return the compact problem with costs clamped as the messages take them."""
         if self.clamp == np.inf:
             return self.compact
-        most = int(self.clamp)
+        most = min(int(self.clamp), BEYOND)  # no cost is more
         c = self.compact
         return c._replace(cost=np.minimum(c.cost, most), table=np.minimum(c.table, most))
 
