@@ -1,4 +1,4 @@
-"""Cut a training or inference graph into the stages of a shape: V, wave, X, M or K, each by the period DP.
+"""Cut a training or inference graph into the stages of a shape: V, wave, X, M, K or T, each by the period DP.
 
 V     one stage per device
 wave  two stages per device, down and up again
@@ -6,6 +6,7 @@ X     both directions at once; every device holds the weights of two stages
 M     the ops with an outsized share of time or weights (embeddings, heads) tensor-parallel on all devices, the rest a
       chain; where they sit between the stages, as in an encoder-decoder, this is Tessel's NN
 K     two independent branches on half of the devices each, what joins them tensor-parallel
+T     no stages: every op tensor-parallel on all devices, one micro-batch after the other (the baseline without a pipeline)
 
 Fewer stages than devices leave room for replicas of the whole, each with its share of the batch. The DP has a time limit,
 and what it minimises is the load of the busiest device, not the step: a cut is one way to cut, and what is proved of its
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 
     from placeopt.model.problem import PlacementProblem
 
-SHAPES = ("V", "wave", "X", "M", "K")
+PIPELINES = ("V", "wave", "X", "M", "K")
+SHAPES = (*PIPELINES, "T")
+"""Shapes with stages, and with the one without."""
 
 MEMORY_SHARES = (1.0, 0.8, 0.6, 0.4)
 """Shares of the memory that a cut may fill with weights: what remains is for activations."""
@@ -199,7 +202,11 @@ def _k(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
     return Cut("K", cluster.num_devices, 1, _placed(graph, cluster), device)
 
 
-_CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k}
+def _t(graph: OpGraph, cluster: Cluster, share: float, seconds: float) -> Cut:
+    return Cut("T", cluster.num_devices, 1, _placed(graph, cluster), np.full(graph.num_ops, ALL, dtype=np.int64))
+
+
+_CUTS = {"V": _v, "wave": _wave, "X": _x, "M": _m, "K": _k, "T": _t}
 
 
 # --- what the shapes are made of -----------------------------------------------------------------------

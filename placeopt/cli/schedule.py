@@ -24,6 +24,7 @@ from placeopt.schedules.shapes import SHAPES, ShapeOptions, shape
 from placeopt.schedules.solution import PipelineSchedule
 from placeopt.schedules.solve import schedule_result
 from placeopt.schedules.sources import load_pipeline
+from placeopt.schedules.transfers import executed, with_transfers
 from placeopt.solving.registry import make_solver
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def schedule_command(
     split: Annotated[bool, typer.Option("--split", help="Model: cut backward passes into I and W.")] = False,
     recompute: Annotated[bool, typer.Option("--recompute", help="Model: recompute activations.")] = False,
     shapes: Annotated[
-        str | None, typer.Option("--shape", "--shapes", help="Model: V (default), wave, X, M or K; with --joint several.")
+        str | None, typer.Option("--shape", "--shapes", help="Model: V (default), wave, X, M, K or T; with --joint several.")
     ] = None,
     group: common.Group = None,
     costs: common.Costs = None,
@@ -90,6 +91,9 @@ def schedule_command(
     micro_batch_sizes: Annotated[
         str, typer.Option("--micro-batch-sizes", help="With --joint: samples per micro-batch to try.")
     ] = "1,2,4",
+    transfers: Annotated[
+        str | None, typer.Option("--transfers", help="How schedules do where transfers take a channel, or are blocking.")
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", help="KEY=VALUE of the (single) named solver. Repeatable.")
     ] = None,
@@ -113,14 +117,17 @@ def schedule_command(
     reader = {"group": group, "format": format, **common.reader_options(dim, trip_count)}
     given = _Model(source, cluster, memory, micro_batches, mode, shapes, split, recompute, reader, costs)
     if joint:
-        if split or recompute or option or micro_batches is not None:
-            raise InputError("--joint chooses for itself: leave out --split, --recompute, --option and --micro-batches")
+        if split or recompute or option or transfers or micro_batches is not None:
+            raise InputError("--joint chooses for itself: leave out --split, --recompute, --option, --transfers and "
+                             "--micro-batches")  # fmt: skip
         wanted = {"batch": batch, "mode": mode or "train", "micro_batches": _sizes(micro_batch_sizes),
                   "shapes": tuple(_words([shapes or ",".join(CUT_SHAPES)])), "solvers": tuple(_words(solver)),
                   "memory": _one_size(memory), "seconds": min(seconds, 10.0), "seed": seed}  # fmt: skip
         _choose(given, wanted, folder, json=json)
         return
     shown = _load(given)
+    if transfers is not None:
+        with_transfers(shown.problem, transfers)  # refuses a word that it does not know before anything runs
     known = None if initial is None else _initial(initial)
     settings = common.options(option)
     names = _words(solver) or ["repetend"]
@@ -133,6 +140,7 @@ def schedule_command(
     objects = [schedule_report.outcome_object(name, outcome, shown) for name, outcome in zip(names, outcomes, strict=True)]
     for outcome, data in zip(outcomes, objects, strict=True):
         _try_larger(shown.problem, outcome, data, seconds, seed)
+        _execute(outcome, data, transfers)
     files, skipped = _write(shown, outcomes, objects, folder)
     if json:
         common.print_json(objects[0] if len(objects) == 1 else {"results": objects, "best": best})
@@ -298,6 +306,14 @@ def _try_larger(
     data["larger_pattern"] = {"size": found, "period": period, "seconds": time.perf_counter() - started}
     if period is not None and Fraction(other.solution.period) < outcome.solution.period:  # type: ignore[union-attr]
         data["period_status"] += f", K = {found} is shorter"
+
+
+def _execute(outcome: Result[PipelineSchedule] | Refused, data: dict[str, Any], transfers: str | None) -> None:
+    """Tell how long a schedule takes where transfers occupy channels or devices."""
+    if transfers is None or not isinstance(outcome, Result) or outcome.solution is None:
+        return
+    there = executed(outcome.solution, transfers)
+    data["transfers"] = {"mode": transfers, "makespan": there.makespan, "ratio": there.makespan / outcome.solution.makespan}
 
 
 def _write(

@@ -238,6 +238,7 @@ def print_schedules(
         )  # fmt: skip
         lines += [f"{name}: {outcome.message}"] if outcome.message else []
         lines += [f"{name}: {larger_text(shown, data)}"] if "larger_pattern" in data else []
+        lines += [f"{name}: {transfers_text(shown, data['transfers'])}"] if "transfers" in data else []
     console.print(table)
     for line in lines:
         console.print(line, markup=False)
@@ -252,6 +253,13 @@ def larger_text(shown: Shown, data: dict[str, Any]) -> str:
                 f"(--repetend-size {larger['size']}); {least}")  # fmt: skip
     return (f"K = {larger['size']} was tried for {larger['seconds']:.2g} s and gave nothing shorter; {least} "
             "(--repetend-size 0 tries 1 to 4)")  # fmt: skip
+
+
+def transfers_text(shown: Shown, found: dict[str, Any]) -> str:
+    """Say how long the order of a schedule takes where transfers occupy something."""
+    unit = " ms" if shown.timed else " ticks"
+    return (f"in this order with {found['mode']} transfers the makespan is {shown.time(found['makespan'])}{unit}, "
+            f"{found['ratio']:.3f} times as long")  # fmt: skip
 
 
 def print_choice(chosen: JointResult) -> None:

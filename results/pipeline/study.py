@@ -2,9 +2,10 @@
 
     python results/pipeline/study.py            # all parts, about 40 minutes on 2 cores
     python results/pipeline/study.py periods4   # part: periods4|6|8|16|32, solvers, makespans, capped, placements,
-                                                # gains|models|inference4|8|16|32, report
+                                                # gains|models|inference|published4|8|16|32, report
 
-Each part writes a CSV file next to this one; `report` turns them into report.md and the pictures.
+Each part writes a CSV file next to this one; `report` turns them into report.md and the pictures. Whole models are in
+whole_models.py.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from whole_models import CLUSTERS, WHOLE_MODELS
+
 import placeopt as po
 from placeopt.experiments.studies import Clock, write_csv
-from placeopt.model.errors import InputError
-from placeopt.schedules import choose_pipeline, schedule, schedule_result
+from placeopt.schedules import schedule, schedule_result
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.solve import warm_up
 
@@ -56,9 +60,7 @@ def main(parts: list[str]) -> None:
     steps: dict[str, Callable[[], list[dict[str, Any]]]] = {
         **{f"periods{devices}": partial(periods, devices) for devices in CAPACITIES},
         "solvers": solvers, "makespans": makespans, "capped": capped, "placements": placements,
-        **{f"gains{devices}": partial(gains, devices) for devices in CLUSTERS},
-        **{f"inference{devices}": partial(inference, devices) for devices in CLUSTERS},
-        **{f"models{devices}": partial(models, devices) for devices in CLUSTERS},
+        **{f"{part}{devices}": partial(run, devices) for part, run in WHOLE_MODELS.items() for devices in CLUSTERS},
     }  # fmt: skip
     for name in parts or [*steps, "report"]:
         if name in steps:
@@ -207,161 +209,5 @@ def placements() -> list[dict[str, Any]]:
     return rows
 
 
-def gains(devices: int) -> list[dict[str, Any]]:
-    """Training of whole models: 1F1B on a plain pipeline, 1F1B+ and the search on the shapes M and K."""
-    rows = []
-    for model in MODELS:
-        cuts: dict[Any, Any] = {}
-        for method, chosen in GAINS.items():
-            rows.append(model_row(model, devices, method, cuts, chosen))
-        write_csv(HERE / f"gains{devices}.csv", rows)
-    return rows
-
-
-# --- (e) models -------------------------------------------------------------------------------------------
-
-CLUSTERS = {4: "4xV100", 8: "8xV100", 16: "2x8xV100", 32: "4x8xV100"}
-"""32 GB each, half-precision peak at 50 %; NVLink inside a host of 8, Ethernet (100 Gb/s) between."""
-
-MODELS = {
-    "GPT": {
-        4: "layers=24&hidden=2560&heads=20&vocab=512000",
-        8: "layers=32&hidden=3072&heads=24&vocab=512000",
-        16: "layers=40&hidden=4096&heads=32&vocab=384000",
-        32: "layers=48&hidden=5120&heads=40&vocab=320000",
-    },
-    "mT5": {
-        4: "layers=12&hidden=1536&heads=16&head_dim=96&ffn=4096&vocab=512000&seq=1024&target=512",
-        8: "layers=16&hidden=2048&heads=32&head_dim=64&ffn=5120&vocab=512000&seq=1024&target=512",
-        16: "layers=20&hidden=3072&heads=32&head_dim=96&ffn=8192&vocab=448000&seq=1024&target=512",
-        32: "layers=24&hidden=4096&heads=64&head_dim=64&ffn=10240&vocab=384000&seq=1024&target=512",
-    },
-    "Flava": {
-        4: "image_layers=16&text_layers=16&layers=8&hidden=2048&heads=16&seq=256",
-        8: "image_layers=20&text_layers=20&layers=10&hidden=2560&heads=20&seq=256",
-        16: "image_layers=24&text_layers=24&layers=12&hidden=3072&heads=24&seq=256",
-        32: "image_layers=32&text_layers=32&layers=16&hidden=4096&heads=32&seq=256",
-    },
-}
-GENERATORS = {"GPT": "gpt2", "mT5": "mt5", "Flava": "flava"}
-BATCH = 128
-SCHEDULE_SECONDS = 10.0
-
-
-def source_of(model: str, devices: int) -> str:
-    """Return the generator's text; the half-precision model with coarse ops and separate embedding tables."""
-    extra = "" if model == "Flava" else "&tied=0"
-    return f"gen:{GENERATORS[model]}?{MODELS[model][devices]}&detail=coarse&dtype_bytes=2{extra}"
-
-
-def cluster_of(devices: int) -> str:
-    """Return the cluster's name."""
-    return f"{CLUSTERS[devices]}?precision=fp16&memory=32&efficiency=0.5"
-
-
-METHODS: dict[str, dict[str, Any]] = {
-    "best found": {},
-    "1F1B": {"shapes": ("V",), "solvers": ("1f1b",)},
-    "GPipe": {"shapes": ("V",), "solvers": ("gpipe",)},
-    "Chimera": {"shapes": ("X",), "solvers": ("chimera",)},
-}
-"""Every method chooses its own number of stages (and replicas), micro-batch size and recomputation."""
-
-
-SHARED = ("M", "K")
-GAINS: dict[str, dict[str, Any]] = {
-    "1F1B on V": METHODS["1F1B"],
-    "1F1B+ on M, K": {"shapes": SHARED, "solvers": ("1f1b-plus",)},
-    "repetend on M, K": {"shapes": SHARED, "solvers": ("repetend",)},
-}
-"""Methods that tell the gain of the placement from that of the schedule."""
-
-
-def models(devices: int) -> list[dict[str, Any]]:
-    """Throughput of a training step of every model and method."""
-    rows = []
-    for model in MODELS:
-        cuts: dict[Any, Any] = {}
-        rows += [model_row(model, devices, method, cuts) for method in METHODS]
-        write_csv(HERE / f"models{devices}.csv", rows)  # large models take minutes each
-    return rows
-
-
-def model_row(
-    model: str, devices: int, method: str, cuts: dict[Any, Any], options: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the best choice of one method."""
-    options = METHODS[method] if options is None else options
-    row: dict[str, Any] = {"model": model, "devices": devices, "method": method}
-    with Clock() as clock:
-        try:
-            chosen = choose_pipeline(source_of(model, devices), cluster_of(devices), batch=BATCH, cuts=cuts,
-                                     micro_batches=(1, 4), seconds=SCHEDULE_SECONDS, dp_seconds=5, num_workers=WORKERS,
-                                     **options)  # fmt: skip
-        except InputError as error:
-            chosen, reason = None, str(error)
-    if chosen is None:
-        row |= dict.fromkeys(("throughput", "choice", "schedule", "step_ms", "gap_of_cuts", "gap", "latency_ms", "runner_up"), "")
-        row |= {"choice": "none fits", "runner_up": reason}
-    else:
-        best = chosen.best
-        latency = ""
-        if best.schedule.repetend is not None:
-            latency = 1e3 * best.schedule.repetend.latency(best.problem.span) * best.problem.tick_seconds
-        row |= {
-            "throughput": f"{chosen.throughput:.5g}", "choice": best.title, "schedule": best.result.solver,
-            "step_ms": f"{1e3 * best.step:.5g}", "gap_of_cuts": f"{chosen.gap_of_cuts:.4f}", "gap": f"{chosen.gap:.4f}",
-            "latency_ms": f"{latency:.5g}" if latency else "", "runner_up": chosen.why,
-        }  # fmt: skip
-    row["wall"] = round(clock.wall, 1)
-    print(row, flush=True)
-    return row
-
-
-def inference(devices: int) -> list[dict[str, Any]]:
-    """Latency of one request in a stream, per shape, with one sample per micro-batch.
-
-    At full throughput, alone, and at the fastest rate that both this shape and V can serve.
-    """
-    rows = []
-    for model in MODELS:
-        plain = None
-        for shape in ("V", "M", "K"):
-            row: dict[str, Any] = {"model": model, "devices": devices, "shape": shape}
-            try:
-                chosen = choose_pipeline(
-                    source_of(model, devices), cluster_of(devices), batch=64, mode="infer", micro_batches=(1,),
-                    shapes=(shape,), stages=(devices,), solvers=("repetend",), seconds=10, dp_seconds=5, num_workers=WORKERS,
-                )  # fmt: skip
-            except InputError as error:
-                print(row, error, flush=True)
-                continue
-            best = chosen.best
-            plain = plain or best
-            tick = best.problem.tick_seconds
-            both = max(float(x.schedule.period) * x.problem.tick_seconds for x in (plain, best))
-            rows.append(row | {
-                "throughput": f"{1 / (float(best.schedule.period) * tick):.5g}",
-                "latency_ms": f"{1e3 * best.schedule.repetend.latency(best.problem.span) * tick:.5g}",
-                "least_latency_ms": f"{1e3 * best.problem.critical_path * tick:.5g}",
-                "period_status": best.schedule.period_status,
-                "common_rate": f"{1 / both:.5g}",
-                "latency_at_common_ms": latency_at(best, both), "latency_of_v_ms": latency_at(plain, both),
-            })  # fmt: skip
-            print(rows[-1], flush=True)
-    return rows
-
-
-def latency_at(choice: Any, period: float) -> str:
-    """Return the least latency in milliseconds of a pipeline that takes one micro-batch every `period` seconds."""
-    problem = choice.problem
-    ticks = int(-(-period // problem.tick_seconds))
-    result = schedule_result(problem, "repetend", period=ticks, seconds=15, num_workers=WORKERS)
-    if result.solution is None:
-        return ""
-    return f"{1e3 * result.solution.repetend.latency(problem.span) * problem.tick_seconds:.5g}"
-
-
 if __name__ == "__main__":
-    sys.path.insert(0, str(HERE))
     main(sys.argv[1:])

@@ -48,7 +48,7 @@ def test_best_and_runner_up_are_those_of_scheduling_every_candidate():
     assert 0 <= found.gap_of_cuts <= found.gap < 1
     assert found.throughput == pytest.approx(16 / found.best.step)
     assert found.why.startswith(found.runner_up.title)
-    assert {choice.shape for choice in found.candidates} == {"V", "wave", "X", "M", "K"}
+    assert {choice.shape for choice in found.candidates} == {"V", "wave", "X", "M", "K", "T"}
 
 
 def test_schedules_are_valid_and_within_what_the_weights_leave():
@@ -156,7 +156,7 @@ def test_subgraph_keeps_what_lies_inside():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shapes": ("Y",)}, "shapes: expected some of V, wave, X, M, K, received 'Y'"),
+        ({"shapes": ("Y",)}, "shapes: expected some of V, wave, X, M, K, T, received 'Y'"),
         ({"mode": "both"}, "mode: expected train or infer"),
         ({"batch": 0}, "expected at least 1"),
         ({"micro_batches": (0,)}, "expected at least 1"),
