@@ -10,8 +10,8 @@ from placeopt.solving.registry import SolverSpec, solver_class, specs
 
 PAGE = Path(__file__).resolve().parent / "algorithms.md"
 KINDS = {
-    "placement": "Placements", "pipeline": "Pipeline schedules", "jobs": "Job streams",
-    "sharding": "Sharding", "plan": "Training plans",
+    "placement": "Placements", "split": "Splits with replicas, groups or overlap", "pipeline": "Pipeline schedules",
+    "jobs": "Job streams", "sharding": "Sharding", "plan": "Training plans",
 }  # fmt: skip
 
 

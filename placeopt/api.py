@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.instances import sources
+from placeopt.io.serialize import load as load_json
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
-from placeopt.model.objective import objective_of
+from placeopt.model.objective import objective_names, objective_of
 from placeopt.model.placement import Placement
 from placeopt.sharding.contest_format import holds_sharding
 from placeopt.sharding.contest_format import read as read_sharding
 from placeopt.sharding.problem import ShardingProblem
 from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
+from placeopt.splits.codecs import holds_split
+from placeopt.splits.problem import SplitProblem
 
 if TYPE_CHECKING:
     from placeopt.model.result import Result
     from placeopt.solving.solver import OnProgress, Solver
+
+SPLIT_OPTIONS = {"max_replicas": "max_replicas", "device_groups": "groups", "overlap": "overlap"}
+"""Options of `load` that make a split problem, with its fields."""
 
 DEFAULT_SECONDS = 10.0
 """Time limit of `solve` when nothing else limits the search."""
@@ -40,7 +46,7 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
     if kind not in ("shape", "stream"):
         if isinstance(source, ShardingProblem) or holds_sharding(source):
             return _load_sharding(source, cluster, options)
-        return sources.load(source, cluster, **options)
+        return _load_placement(source, cluster, options)
     if cluster is not None:
         raise InputError(f"'{source}' brings its own devices; leave out cluster='{cluster}'")
     if kind == "shape":
@@ -53,6 +59,21 @@ def load(source: Any, cluster: Any = None, **options: Any) -> Any:
         if key not in taken:
             raise InputError(f"'{source}': option '{key}' is for placements; a {kind} takes {', '.join(sorted(taken))}")
     return read(source, **options)
+
+
+def _load_placement(source: Any, cluster: Any, options: dict[str, Any]) -> Any:
+    """Return a placement, or the split problem that some options or the file ask for."""
+    wanted = {field: options.pop(key) for key, field in SPLIT_OPTIONS.items() if key in options}
+    if holds_split(source):
+        for key in (*options, *wanted, *(("cluster",) if cluster is not None else ())):
+            raise InputError(f"'{source}' is a split problem, which has devices, replicas and groups already; leave out '{key}'")
+        return load_json(source, "split")
+    if not wanted:
+        return sources.load(source, cluster, **options)
+    for key, expected in (("objective", objective_names("split")), ("contiguity", ("chain",))):
+        if options.setdefault(key, expected[0]) not in expected:
+            raise InputError(f"replicas, groups and overlap are for {key} {expected[0]}, received '{options[key]}'")
+    return SplitProblem(sources.load(source, cluster, **options), **wanted)
 
 
 def _load_sharding(source: Any, cluster: Any, options: dict[str, Any]) -> ShardingProblem:

@@ -147,9 +147,10 @@ def latency() -> None:
 
 def replicas() -> None:
     """Plan a small pipeline over two clusters."""
-    from placeopt.solvers.exact.pipeline_plan import plan_pipeline
+    from placeopt.solvers.exact.split_search import best_split
+    from placeopt.splits.problem import SplitProblem
 
-    plan_pipeline(small_problem("period"), clusters=2)
+    best_split(SplitProblem(small_problem("period"), groups=2))
 
 
 def sharding() -> None:

@@ -36,6 +36,7 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.bound import bound
 from placeopt.solving.registry import make_solver, register, solver_class, specs
 from placeopt.solving.run import run
+from placeopt.splits.problem import SplitProblem
 
 OURS = {name: spec for name, spec in specs().items() if spec.target.startswith("placeopt.")}
 SOLVERS = sorted(name for name, spec in OURS.items() if spec.kind == "placement" and "makespan" in spec.objectives)
@@ -290,6 +291,11 @@ def other_problems(kind, objective):
         return tuple(draw_sharding(seed, nodes=5)[0] for seed in (3, 5, 11, 17))
     if kind == "plan":
         return small_plan_problems(objective)
+    if kind == "split":
+        base = layered(1, num_ops=9, compute=np.repeat(np.arange(3, 12)[:, None], 3, axis=1)).replace(objective="period")
+        tight = base.replace(capacity=[25] * 3)
+        return (SplitProblem(base, max_replicas=3, sync=np.arange(9)), SplitProblem(tight, overlap=True),
+                SplitProblem(base, groups=3, max_replicas=2))  # fmt: skip
     if kind == "pipeline":
         return (
             load_pipeline("shape:V?devices=2&memory=3&micro_batches=6"),

@@ -22,6 +22,11 @@ Memory = Annotated[str | None, typer.Option("--memory", help="static (resident b
 Contiguity = Annotated[str | None, typer.Option("--contiguity", help="Period: chain, convex or none.")]
 Pipeline = Annotated[str | None, typer.Option("--pipeline", help="Period of training: 1f1b or gpipe.")]
 Slots = Annotated[int | None, typer.Option("--slots", min=1, help="Latency: convex slots per accelerator.")]
+Replicas = Annotated[int | None, typer.Option("--max-replicas", min=1, help="Period: most devices that share a stage.")]
+Groups = Annotated[
+    int | None, typer.Option("--device-groups", min=1, help="Period: equal groups of devices, each with an uplink.")
+]
+Overlap = Annotated[bool, typer.Option("--overlap", help="Period: transfers run beside computation.")]
 Profiles = Annotated[str | None, typer.Option("--profiles", help="Job streams: folder of the profiles.")]
 
 
@@ -40,6 +45,9 @@ class ProblemOptions:
     contiguity: Contiguity = None
     pipeline: Pipeline = None
     slots: Slots = None
+    max_replicas: Replicas = None
+    device_groups: Groups = None
+    overlap: Overlap = False
     group: common.Group = None
     costs: common.Costs = None
     profiles: Profiles = None
@@ -48,8 +56,11 @@ class ProblemOptions:
         """Load the problem: a placement, or a pipeline (shape:...) or a job stream (stream:...)."""
         from placeopt.api import load
 
-        words = ("objective", "format", "memory", "contiguity", "pipeline", "slots", "group", "profiles")
+        words = ("objective", "format", "memory", "contiguity", "pipeline", "slots", "max_replicas", "device_groups", "group",
+                 "profiles")  # fmt: skip
         given = {key: getattr(self, key) for key in words if getattr(self, key) is not None}
+        if self.overlap:
+            given["overlap"] = True
         if self.training:
             given["training"] = True
         given |= common.reader_options(self.dim, self.trip_count)
@@ -71,7 +82,8 @@ class ProblemOptions:
         from placeopt.instances.clusters import make_cluster
         from placeopt.instances.sources import load_graph, with_costs
 
-        fields = {key: given.pop(key) for key in ("objective", "memory", "contiguity", "pipeline", "slots") if key in given}
+        choices = ("objective", "memory", "contiguity", "pipeline", "slots", "max_replicas", "device_groups", "overlap")
+        fields = {key: given.pop(key) for key in choices if key in given}
         graph, bundled = load_graph(self.source, **given)
         cluster = bundled if self.cluster is None else make_cluster(self.cluster)
         if cluster is None:

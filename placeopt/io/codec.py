@@ -38,7 +38,8 @@ class Codec:
 
 _by_kind: dict[str, Codec] = {}
 _by_class: dict[type, Codec] = {}
-_LATE = ("placeopt.streams.codecs", "placeopt.sharding.codecs", "placeopt.schedules.codecs", "placeopt.plans.codecs")
+_LATE = ("placeopt.streams.codecs", "placeopt.sharding.codecs", "placeopt.schedules.codecs", "placeopt.plans.codecs",
+         "placeopt.splits.codecs")  # fmt: skip
 """Modules that register the codecs of packages above this one; imported when an unknown class or kind is met."""
 
 

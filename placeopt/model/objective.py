@@ -43,7 +43,7 @@ class Objective(Protocol):
 
     Attributes
     ----------
-    name : as in `problem.objective`. kind : type of the problem: "placement", "pipeline", "jobs", "sharding" or "plan".
+    name : as in `problem.objective`. kind : type of the problem: "placement", "split", "pipeline", "jobs", "sharding" or "plan".
     default_solver : solver used when none is named. comparison : solvers that are compared when none is named.
     ordered : whether the priorities of a placement matter.
     prover : solver whose bound proves optima, given time; "" if the bounds alone do it.
@@ -171,6 +171,7 @@ _targets: dict[tuple[str, str], str | Objective] = {
     ("sharding", "cost"): "placeopt.sharding.objective:COST",
     ("plan", "sample-time"): "placeopt.plans.sample_objective:SAMPLE_TIME",
     ("plan", "step-time"): "placeopt.plans.step_objective:STEP_TIME",
+    ("split", "period"): "placeopt.splits.objective:SPLIT_PERIOD",
 }
 
 

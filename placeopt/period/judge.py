@@ -27,8 +27,8 @@ def period_violations(problem: PlacementProblem, placement: Placement) -> list[s
     return found
 
 
-def _ordered_pairs(problem: PlacementProblem) -> list[tuple[int, int]]:
-    """Pairs of ops that contiguity speaks about: edges between forward ops, for `chain` mirrored ones of orphans too."""
+def ordered_pairs(problem: PlacementProblem, contiguity: str) -> list[tuple[int, int]]:
+    """Pairs of ops that a contiguity speaks about: edges between forward ops, for `chain` mirrored ones of orphans too."""
     backward, group = problem.backward.tolist(), problem.colocation.tolist()
     with_forward = {g for g, late in zip(group, backward, strict=True) if not late}
     orphan = [late and (g < 0 or g not in with_forward) for g, late in zip(group, backward, strict=True)]
@@ -37,14 +37,14 @@ def _ordered_pairs(problem: PlacementProblem) -> list[tuple[int, int]]:
         for v in problem.consumer[problem.consumer_ptr[t] : problem.consumer_ptr[t + 1]].tolist():
             if not backward[u] and not backward[v]:
                 pairs.append((u, v))
-            elif problem.contiguity == "chain" and backward[u] and backward[v] and (orphan[u] or orphan[v]):
+            elif contiguity == "chain" and backward[u] and backward[v] and (orphan[u] or orphan[v]):
                 pairs.append((v, u))
     return pairs
 
 
 def _chain_violations(problem: PlacementProblem, device: list[int]) -> list[str]:
     follows: dict[int, dict[int, None]] = {d: {} for d in range(problem.num_devices)}
-    for u, v in _ordered_pairs(problem):
+    for u, v in ordered_pairs(problem, problem.contiguity):
         if device[u] != device[v]:
             follows[device[u]][device[v]] = None
     while True:  # peel off devices without a predecessor
@@ -63,7 +63,7 @@ def _chain_violations(problem: PlacementProblem, device: list[int]) -> list[str]
 def _convex_violations(problem: PlacementProblem, device: list[int]) -> list[str]:
     position = {v: i for i, v in enumerate(problem.topological_order.tolist())}
     left: list[set[int]] = [set() for _ in range(problem.num_ops)]  # devices that a path to the op has left
-    for u, v in sorted(_ordered_pairs(problem), key=lambda pair: position[pair[0]]):
+    for u, v in sorted(ordered_pairs(problem, problem.contiguity), key=lambda pair: position[pair[0]]):
         left[v] |= left[u]
         if device[u] != device[v]:
             left[v].add(device[u])

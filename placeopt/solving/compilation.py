@@ -83,7 +83,7 @@ GROUPS = {
         ),
         KernelGroup("plan-ideals", ("solvers.planning.ideal_plan_search",), _FIRST + "plan_ideals", 9.0),
         KernelGroup("plan-stages", ("solvers.planning.step_search",), _FIRST + "plan_stages", 4.0),
-        KernelGroup("replicas", ("solvers.exact.pipeline_plan",), _FIRST + "replicas", 4.0, _PERIOD),
+        KernelGroup("replicas", ("solvers.exact.split_search",), _FIRST + "replicas", 4.0, _PERIOD),
         KernelGroup("streams", ("streams.episode_loop",), _FIRST + "streams", 9.0),
         KernelGroup("pipelines", ("schedules.evaluate", "schedules.device_tree"), "placeopt.schedules.solve:warm_up", 8.0),
     )

@@ -33,7 +33,7 @@ class SolverSpec:
     Attributes
     ----------
     target : "module:Class", imported when the solver is made.
-    kind : "placement", "pipeline", "jobs", "sharding" or "plan".
+    kind : "placement", "split", "pipeline", "jobs", "sharding" or "plan".
     objectives : objectives of that problem type that the solver accepts, maybe with ANY_OTHER.
     search : whether it uses a budget (False: it stops by itself).
     paper : what it implements: authors, title, venue and year; "" where there is no paper.

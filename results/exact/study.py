@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import placeopt as po
-from placeopt.experiments.studies import Clock, data_folder, markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
 from placeopt.instances.readers.dnn_split import read_split
 from placeopt.model.budget import Budget
 from placeopt.model.objective import objective_of
-from placeopt.solvers.exact.pipeline_plan import plan_pipeline
 from placeopt.solving.registry import make_solver
+from placeopt.splits.problem import SplitProblem
 
 if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
@@ -233,21 +233,29 @@ def split_row(path: Path) -> Row:
 
 
 def replicas() -> Iterator[Job]:
-    """The layer graphs of inference with replicated stages, and with devices in two clusters; exact over pipelines of ideals."""
-    for path in sorted((DATA / "dnn-partitioning" / "throughput").glob("layer_*_inference.json")):
-        if "inceptionv3" not in path.stem:
-            yield path.stem, lambda p=path: replica_row(p)
+    """Every throughput graph with replicated stages, devices in two groups, and transfers beside computation; 60 s each."""
+    for path in sorted((DATA / "dnn-partitioning" / "throughput").glob("*.json")):
+        yield path.stem, lambda p=path: replica_row(p)
+
+
+EXTENSIONS: dict[str, dict[str, Any]] = {
+    "plain": {}, "replicas": {"max_replicas": 3}, "groups": {"groups": 2}, "overlap": {"overlap": True},
+    "overlap_replicas": {"overlap": True, "max_replicas": 3},
+}  # fmt: skip
 
 
 def replica_row(path: Path) -> Row:
-    """Return the best period without replicas, with up to three a stage, and on two clusters, and whether each is proved."""
+    """Return the best period with each extension over pipelines of ideals, and whether it is proved; no weights are exchanged."""
     problem = po.load(path, objective="period", contiguity="chain")
     row: Row = {}
-    for name, options in (("plain", {}), ("replicas", {"max_replicas": 3}), ("clusters", {"clusters": 2})):
-        with Clock() as clock:
-            plan = plan_pipeline(problem, **options)
-        row |= {name: "" if plan is None else round(plan.period * 1e-6, 6), f"{name}_proved": bool(plan and plan.optimal),
-                f"{name}_cpu": round(clock.cpu, 2)}  # fmt: skip
+    for name, fields in EXTENSIONS.items():
+        usable = problem.num_devices - 1
+        if name == "groups" and usable % 2:
+            row |= {name: "", f"{name}_proved": "", f"{name}_seconds": ""}  # three accelerators make no two groups
+            continue
+        result = make_solver("split-ideals").solve(SplitProblem(problem, **fields), Budget(seconds=60), seed=0)
+        value = "" if result.value is None else round(result.value * 1e-6, 6)
+        row |= {name: value, f"{name}_proved": result.status == "optimal", f"{name}_seconds": round(result.runtime, 2)}
     return row
 
 
@@ -256,7 +264,13 @@ def slots() -> Iterator[Job]:
     for path in sorted((DATA / "dnn-partitioning" / "latency").glob("*.json")):
         for number in (1, 2):
             problem = po.load(path, objective="latency", slots=number)
-            yield f"{path.stem}, {number} slots", lambda p=problem: solve(p, 30, 1e-6)
+            yield f"{path.stem}, {number} slots", lambda p=problem: {**solve(p, 30, 1e-6), "max_load_dp": max_load(p)}
+
+
+def max_load(problem: PlacementProblem) -> float | str:
+    """Return the latency of the split of the least load."""
+    result = make_solver("max-load-dp").solve(problem, Budget(seconds=60), seed=0)
+    return "" if result.value is None else round(result.value * 1e-6, 6)
 
 
 STAGES: dict[str, Callable[[], Iterator[Job]]] = {

@@ -8,7 +8,7 @@ smallest slowest stage of the first j nodes on m accelerators,
 
 with cut(i) the ticks of all tensors that cross from the first i nodes to the rest, and stages that fit the memory of a device only.
 What is returned is judged under the problem's own load, where computation and communication add up. PipeDream's
-replicas are left out: a replicated stage is no placement (see `placeopt.solvers.exact.pipeline_plan`).
+replicas are left out: a replicated stage is no placement (see `placeopt.splits.problem`).
 
 References
 ----------

@@ -1,0 +1,165 @@
+"""SplitProblem: stages of a pipeline with replicated stages, groups of devices, and overlapped communication.
+
+Three extensions of the period of a placement (`placeopt.period.evaluate`), each of which a split of ops over single devices
+cannot say. A split is a chain of stages S; every op lies in one, every forward edge stays or leads to a later stage. With
+work(S) the ticks of its ops, moved(S) those of its tensors to and from other stages, and sync(S) those to send its weights once,
+
+- replication: r devices of one type that all hold the stage's weights take turns with the samples;
+      load(S, r) = ceil((work + moved) / r) + ceil(2 (r - 1) sync / r),
+  the last term being the ring all-reduce of its gradients (0 for inference);
+- overlap: communication runs beside computation;
+      load(S, r) = max(ceil(work / r), ceil(moved / r) + ceil(2 (r - 1) sync / r));
+- hierarchy: the devices of the most numerous type form h equal groups, others are not used; a tensor that crosses the border
+  of a group also occupies the group's uplink, once for each group that it leaves or enters.
+
+The period is the largest load of a stage and of an uplink.
+
+References
+----------
+J. Tarnawski, A. Phanishayee, N. Devanur, D. Mahajan, F. Nina Paravecino: "Efficient Algorithms for Device Placement of
+DNN Graph Operators", NeurIPS 2020, section 5 and appendix (replication, hierarchy, communication overlapped).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from placeopt.model.arrays import int_array
+from placeopt.model.errors import InputError
+from placeopt.model.objective import objective_names
+from placeopt.period.contracted import device_types
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.model.problem import PlacementProblem
+
+
+@dataclass(frozen=True, eq=False)
+class SplitProblem:
+    """Split the ops of a placement problem into stages, each on one or several devices.
+
+    Attributes
+    ----------
+    placement : ops, tensors and devices, taken as a problem of the period with contiguity "chain" and pipeline "1f1b".
+    max_replicas : largest number of devices of a stage.
+    groups : number of equal groups of devices, 1 for none.
+    overlap : whether communication runs beside computation.
+    name : the placement's, and what is asked for, unless given.
+    """
+
+    placement: PlacementProblem
+    max_replicas: int = 1
+    groups: int = 1
+    overlap: bool = False
+    sync: NDArray[np.int64] = None  # type: ignore[assignment]  # (num_ops,) ticks to send an op's weights once; default 0
+    uplink: NDArray[np.int64] = None  # type: ignore[assignment]  # (num_tensors,) ticks on an uplink; default: between devices
+    objective: str = "period"
+    name: str = ""
+
+    problem_kind: ClassVar[str] = "split"
+
+    def __post_init__(self) -> None:
+        where = f"split of '{self.placement.name}'"
+        if self.objective not in objective_names(self.problem_kind):
+            expected = ", ".join(objective_names(self.problem_kind))
+            raise InputError(f"{where}: objective: expected {expected}, received '{self.objective}'")
+        if self.placement.pipeline != "1f1b":
+            raise InputError(f"{where}: expected pipeline='1f1b', received '{self.placement.pipeline}'")
+        base = self.placement.replace(objective=self.objective, contiguity="chain")
+        object.__setattr__(self, "placement", base)
+        object.__setattr__(self, "name", self.name or self._title())
+        for key in ("max_replicas", "groups"):
+            if getattr(self, key) < 1:
+                raise InputError(f"{where}: {key}: expected at least 1, received {getattr(self, key)}")
+        for key, size, default in (
+            ("sync", base.num_ops, np.zeros(base.num_ops, dtype=np.int64)),
+            ("uplink", base.num_tensors, base.transfer.max(axis=1, initial=0)),
+        ):
+            value = default if getattr(self, key) is None else getattr(self, key)
+            array = int_array(value, (size,), f"{where}: {key}")
+            if array.size and array.min() < 0:
+                raise InputError(f"{where}: {key}: expected ticks of at least 0, received {int(array.min())}")
+            object.__setattr__(self, key, array)
+        usable = len(self.usable_devices)
+        if usable % self.groups:
+            raise InputError(f"{where}: groups: expected a divisor of {usable} devices, received {self.groups}")
+
+    def _title(self) -> str:
+        """Name of the graph and of what is asked for."""
+        words = [f"up to {self.max_replicas} replicas"] if self.max_replicas > 1 else []
+        words += [f"{self.groups} groups"] if self.groups > 1 else []
+        words += ["overlapped"] if self.overlap else []
+        return ", ".join([self.placement.name, *words])
+
+    @property
+    def tick_seconds(self) -> float:
+        """Seconds per tick."""
+        return self.placement.tick_seconds
+
+    @property
+    def num_ops(self) -> int:
+        """Number of ops."""
+        return self.placement.num_ops
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return self.placement.num_edges
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, those that groups leave out counted."""
+        return self.placement.num_devices
+
+    @cached_property
+    def types(self) -> tuple[tuple[int, ...], ...]:
+        """Devices of each type: equal times, costs of transfers, and capacity."""
+        return device_types(self.placement)
+
+    @cached_property
+    def usable_devices(self) -> tuple[int, ...]:
+        """Devices that a split may use: with groups those of the most numerous type."""
+        if self.groups == 1:
+            return tuple(range(self.placement.num_devices))
+        return max(self.types, key=len)
+
+    @cached_property
+    def group_of(self) -> dict[int, int]:
+        """Group of every usable device; groups are of consecutive ones."""
+        size = len(self.usable_devices) // self.groups
+        return {device: at // size for at, device in enumerate(self.usable_devices)}
+
+    @cached_property
+    def hash(self) -> str:
+        """Digest of everything that decides values."""
+        digest = hashlib.sha256(f"{self.placement.hash}{self.max_replicas},{self.groups},{self.overlap}".encode())
+        for array in (self.sync, self.uplink):
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class SplitStage:
+    """One stage: its ops, and the devices that hold it (several are replicas)."""
+
+    ops: tuple[int, ...]
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A chain of stages, first to last."""
+
+    stages: tuple[SplitStage, ...]
+
+    def __post_init__(self) -> None:
+        stages = tuple(self.stages)
+        if not all(isinstance(stage, SplitStage) for stage in stages):
+            raise InputError("split: expected a list of stages with ops and devices")
+        object.__setattr__(self, "stages", stages)

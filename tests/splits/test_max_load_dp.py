@@ -1,0 +1,40 @@
+"""The latency of the split of the least load: the period's optimum, valued as a latency."""
+
+from __future__ import annotations
+
+import period_problems as problems
+import pytest
+
+import placeopt as po
+from placeopt.latency.evaluate import latency_value
+from placeopt.model.budget import Budget
+from placeopt.model.objective import objective_of
+from placeopt.solvers.splits.max_load_dp import MaxLoadDp
+from placeopt.solving.run import run
+
+pytestmark = pytest.mark.jit
+
+
+def test_its_split_has_the_least_load():
+    """The split's period is the one that ideal-dp proves, its value the latency of that split."""
+    taken = 0
+    for seed in range(12):
+        problem = problems.random_problem(seed, contiguity="chain").replace(objective="latency")
+        result = run(problem, MaxLoadDp(), Budget(seconds=20))
+        if result.solution is None:
+            continue
+        taken += 1
+        period = problem.replace(objective="period", contiguity="chain", backward=None)
+        best = po.solve(period, solver="ideal-dp", seconds=20)
+        assert objective_of(period).ticks(period, result.solution) == best.value
+        assert result.value == latency_value(problem, result.solution)
+        assert result.value >= po.solve(problem, solver="cp-sat", seconds=5).value
+    assert taken >= 6
+
+
+def test_on_a_published_graph(data):
+    """On ResNet-50's layers it is above the optimum and takes no proof from it."""
+    problem = po.load(data / "dnn-partitioning/latency/layer_resnet50_inference.json", objective="latency")
+    result = run(problem, MaxLoadDp(), Budget(seconds=60))
+    assert result.value > 1_156_881_285 - 1
+    assert result.status == "feasible"
