@@ -1,6 +1,6 @@
 """`python -m placeopt` is the command line."""
 
-from placeopt.cli import main
+from placeopt.cli import command
 
 if __name__ == "__main__":
-    main()
+    command()

@@ -15,11 +15,14 @@ from placeopt.model.threads import num_threads
 from placeopt.solvers.dual_side import DualSide, worth_it
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
+from placeopt.solving.compilation import kernels_of, ready
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.run import run_part
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
@@ -69,6 +72,10 @@ class Portfolio(MeasuringSearch):
     walks: int = option(2, low=1, meaning="annealing walks at the same time")
     prove: bool = option(True, meaning="prove beside the search, on a core of its own (only with a limit of time)")
 
+    def kernels_at_once(self, problem: PlacementProblem) -> tuple[str, ...]:
+        """Those of annealing; the other stages are left out or interpreted until theirs are compiled."""
+        return "evaluator", *_hot_kernels(problem, "annealing"), "bounds"
+
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Run the stages until the budget is spent or the bound is met."""
         evaluator = BudgetedEvaluator(tracker, measure=self.measure, threads=self.threads)
@@ -107,6 +114,12 @@ class Portfolio(MeasuringSearch):
             stages.search("annealing", 1.0, walks=walks, **shared)  # where lns ended early
 
 
+def _hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
+    """Groups of kernels in which a search spends its time."""
+    walks = search == "annealing" and problem.num_channels == 0 and problem.memory == "static"
+    return {"annealing": ("walks",) if walks else ("populations",), "cross-entropy": ("populations",)}.get(search, ())
+
+
 def is_large(problem: PlacementProblem) -> bool:
     """Whether even a list heuristic takes its time."""
     return problem.num_ops * problem.num_devices > LARGE
@@ -124,6 +137,7 @@ class Stages:
 
     def __init__(self, evaluator: BudgetedEvaluator) -> None:
         self.evaluator, self.tracker = evaluator, evaluator.tracker
+        self._left_out: list[str] = []  # in a first run
         self.first_seconds = 0.0  # that the first heuristic took, where the problem is large
 
     def bound(self) -> None:
@@ -146,7 +160,7 @@ class Stages:
     def heuristic(self, name: str) -> None:
         """Run a heuristic on half of what is left; the first one that finds an answer may take it all."""
         tracker, measured = self.tracker, self.evaluator.measure is not None
-        if not self._takes(name):
+        if not self._takes(name) or not self._compiled(name, kernels_of(self.evaluator.objective, [make_solver(name)])):
             return
         needed = tracker.solution is None  # an answer, even a late one
         expected = self.first_seconds * SHARE_OF_FIRST.get(name, 2.0)
@@ -170,6 +184,8 @@ class Stages:
         tracker = self.tracker
         if not self._takes(name) or tracker.stop() or self._nothing_left():
             return
+        if not self._compiled(name, _hot_kernels(self.evaluator.problem, name)):
+            return
         evaluations = None
         if tracker.budget.evaluations is not None:
             evaluations = max(1, int(tracker.evaluations_left * share))
@@ -185,6 +201,16 @@ class Stages:
     def _takes(self, name: str) -> bool:
         spec = specs("placement").get(name)
         return spec is not None and self.evaluator.objective.name in spec.accepted
+
+    def _compiled(self, name: str, kernels: Sequence[str]) -> bool:
+        """Whether the kernels of a stage are compiled; notes that it is left out where they are not."""
+        if ready(kernels) or (name in HEURISTICS and self.tracker.solution is None):
+            return True
+        self._left_out.append(name)
+        searches = [part for part in self._left_out if part not in HEURISTICS]
+        parts = [f"{len(self._left_out) - len(searches)} heuristics", *searches]
+        self.tracker.message = f"a first run, without {' and '.join(parts)}: their kernels were not compiled yet"
+        return False
 
     def _seconds(self, share: float) -> float | None:
         return None if self.tracker.budget.seconds is None else self.tracker.seconds_left * share

@@ -17,7 +17,9 @@ import pytest
 import placeopt as po
 from placeopt.cli.comparison import Comparison
 from placeopt.cli.first_table import first_table
+from placeopt.model import interpreted
 from placeopt.model.budget import Budget
+from placeopt.model.compiled import entry
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
@@ -169,10 +171,105 @@ def test_a_process_that_nobody_listens_to_ends():
     assert worker.wait(timeout=60) == 0
 
 
+FIRST_RUN = """
+import json, sys
+import placeopt as po
+from placeopt.cli.comparison import Comparison, compare
+from placeopt.cli.first_table import first_table
+from placeopt.model.budget import Budget
+from placeopt.solving import compilation
+from placeopt.solving.registry import make_solver
+from numba.core import event
+compiled, shown = [], []
+class Listener(event.Listener):
+    def on_start(self, started):
+        compiled.append(started.data["dispatcher"].py_func.__module__)
+    def on_end(self, ended):
+        pass
+event.register("numba:compile", Listener())
+slow = set(json.loads(sys.argv[1]))  # groups that no process will have compiled in time
+class Workers:
+    def __init__(self, groups, count, done):
+        self.groups, self.done = groups, done
+    def __enter__(self):
+        return self
+    def __exit__(self, *error):
+        pass
+    def wait(self, needed=None):
+        for group in self.groups:
+            if group.name not in slow:
+                self.done(group.name, 0.0)
+    def step_back(self):
+        pass
+compilation._Workers = Workers
+compilation.cached = lambda group: False
+solvers = [(name, make_solver(name)) for name in ("heft", "portfolio")]
+comparison = Comparison(po.load("gen:ffnn", cluster="4xA100"))
+budget = Budget(2.0) if sys.argv[2] == "seconds" else Budget(None, 500)
+def meanwhile(comparison):
+    first_table(comparison, solvers, quiet=True)
+    shown.extend(result.value for result in comparison.first)
+compare(comparison, solvers, budget, seed=0, initial=None, bound_seconds=0.5, announce=lambda stage: None, on_progress=None,
+        keep=lambda result: None, meanwhile=meanwhile)
+print(json.dumps([compiled, shown, comparison.note, [[r.solver, r.value, r.message] for r in comparison.results]]))
+"""
+
+
+def first_run(budget, slow):
+    """Compare heft and the portfolio where some groups of kernels are never compiled elsewhere."""
+    command = [sys.executable, "-c", FIRST_RUN, json.dumps(slow), budget]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@compiled_only
+def test_a_search_begins_before_all_is_compiled():
+    """With a limit of time the portfolio waits for its own kernels only, starts from the first table, and says what it leaves out."""
+    slow = ["ranks", "lists", "lists-by-time", "clusterings", "populations"]
+    compiled, shown, note, results = first_run("seconds", slow)
+    assert compiled == []  # nothing here: what is not compiled is interpreted
+    (heft, portfolio), best = results, run(po.load("gen:ffnn", cluster="4xA100"), make_solver("heft"), Budget()).value
+    assert shown == [best]
+    assert heft[:2] == ["heft", best]
+    assert portfolio[1] <= best
+    assert "first run" in note
+    assert "cross-entropy" in portfolio[2]
+
+
+@compiled_only
+def test_an_evaluation_budget_waits_for_all_kernels():
+    """What a search answers under an evaluation budget does not depend on what is compiled."""
+    compiled, _, note, results = first_run("evaluations", [])
+    assert compiled == []
+    assert note == ""
+    assert [message for _, _, message in results] == ["", ""]
+
+
+@compiled_only
+def test_interpreted_kernels_agree_with_compiled_ones():
+    """The Python twin of a kernel, and of the kernels that it calls, gives the same numbers and compiles nothing."""
+    from placeopt.makespan import simulator
+    from placeopt.makespan.evaluate import evaluate_batch
+
+    problem = po.load("gen:ffnn", cluster="cpu+gpu", memory="peak")
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, problem.num_devices, (20, problem.num_ops))
+    ranks = rng.permutation(problem.num_ops)
+    kernel = entry(simulator.batch.py_func)  # one that is neither compiled nor loaded
+    for queue in ("fifo", "priority", "planned"):
+        expected = evaluate_batch(problem, rows, None if queue == "fifo" else ranks, queue)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(simulator, "batch", kernel)
+            patch.setattr(interpreted, "MODULES", {"placeopt.makespan.simulator"})
+            found = evaluate_batch(problem, rows, None if queue == "fifo" else ranks, queue)
+        assert found.tolist() == expected.tolist()
+    assert kernel.signatures == []
+
+
 def test_the_first_table_needs_no_kernels(capsys):
     """Interpreted heuristics give results, judged, that count until there are others."""
     comparison = Comparison(po.load("gen:ffnn", cluster="4xA100"))
-    first_table(comparison, ["heft", "portfolio"], quiet=False)
+    first_table(comparison, [(name, make_solver(name)) for name in ("heft", "portfolio")], quiet=False)
     assert [result.solver for result in comparison.first] == ["heft"]
     assert comparison.first[0].value == run(comparison.problem, make_solver("heft"), Budget()).value
     assert "heft" in capsys.readouterr().err

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from placeopt.cli.main import main
+from placeopt.cli.main import command, main
 
-__all__ = ["main"]
+__all__ = ["command", "main"]

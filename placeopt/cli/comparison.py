@@ -10,7 +10,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError
 from placeopt.model.objective import objective_of
 from placeopt.solving.bound import bound
-from placeopt.solving.compilation import ensure, kernels_of
+from placeopt.solving.compilation import early_start, kernels_of, ready
 from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.run import best_so_far, check_accepts, run
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from placeopt.model.result import Result
     from placeopt.solving.solver import OnProgress
+
+
+INTERPRETED = 2000
+"""Ops times devices up to which bounds and single schedules may be interpreted while their kernels are compiled."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,13 @@ class Comparison:
 
     Attributes
     ----------
-    first : what interpreted heuristics found while kernels were compiled: it counts where nothing else is found.
+    first : what interpreted heuristics found while kernels were compiled: it counts where a search began before their
+        kernels were, or nothing else is found.
     results : in the order of the solvers; bounds are shared, for one that holds for one solution holds for all.
     failures : solvers that refused or failed; what a failed one had found is among the results.
     report : bounds proved beforehand, None before that. alone : value of the best single device, None if no device can hold
         the model or the objective has no such line. contradiction : whether a bound of one solver exceeds
-        the value of another.
+        the value of another. note : a line about how they ran, "" for as usual.
     """
 
     problem: Any
@@ -52,6 +57,7 @@ class Comparison:
     alone: Any = None
     interrupted: bool = False
     contradiction: bool = False
+    note: str = ""
 
     @property
     def best(self) -> int | None:
@@ -140,32 +146,60 @@ def compare(
     try:
         announce("kernels")
         groups = kernels_of(objective_of(problem), [solver for _, solver in solvers], bounds=True)
-        ensure(groups, meanwhile=lambda: meanwhile(comparison))
-        announce("lower bound")
-        comparison.report = bound(problem, seconds=bound_seconds)
-        for name, solver in solvers:
-            announce(name)
-            result = _run_one(comparison, name, solver, budget, seed, initial, on_progress, alone=len(solvers) == 1)
-            if result is None:
-                continue
-            comparison.results.append(result)
-            keep(result)
-            if result.stop_reason == "interrupted" and not any(f.solver == name for f in comparison.failures):
-                comparison.interrupted = True
-                break
-        if not comparison.interrupted:
-            comparison.alone = plainest_value(comparison)
+        needed = _kernels_at_once(problem, solvers, budget)
+        with early_start(groups, groups if needed is None else needed, meanwhile=lambda: meanwhile(comparison)):
+            announce("lower bound")
+            comparison.report = bound(problem, seconds=bound_seconds)
+            for name, solver in solvers:
+                announce(name)
+                result = _run_one(comparison, name, solver, budget, seed, initial, on_progress, alone=len(solvers) == 1)
+                if result is None:
+                    continue
+                comparison.results.append(result)
+                keep(result)
+                if result.stop_reason == "interrupted" and not any(f.solver == name for f in comparison.failures):
+                    comparison.interrupted = True
+                    break
+            if not comparison.interrupted:
+                comparison.alone = plainest_value(comparison)
     except KeyboardInterrupt:
         comparison.interrupted = True
     comparison.results = comparison.results or comparison.first
     comparison.share_bounds()
 
 
+def _kernels_at_once(problem: Any, solvers: Sequence[tuple[str, Any]], budget: Budget) -> list[str] | None:
+    """Groups of kernels that have to be compiled before the solvers run; None for all.
+
+    All for an evaluation budget, whose answer must not depend on what is compiled, and for problems of some size.
+    """
+    size = getattr(problem, "num_ops", INTERPRETED) * getattr(problem, "num_devices", INTERPRETED)
+    if budget.evaluations is not None or size > INTERPRETED:
+        return None
+    needed: list[str] = []
+    for _, solver in solvers:
+        kernels = getattr(solver, "kernels_at_once", lambda _: None)(problem)
+        if kernels is None:
+            return None
+        needed += kernels
+    return needed or None  # who evaluates nothing but heuristics waits: the outcome is evaluated, too
+
+
 def _run_one(
     comparison: Comparison, name: str, solver: Any, budget: Budget, seed: int, initial: Any,
     on_progress: OnProgress | None, *, alone: bool,
 ) -> Result[Any] | None:  # fmt: skip
-    """Run one solver; None where it refuses, or fails with nothing in hand."""
+    """Run one solver; None where it refuses, or fails with nothing in hand.
+
+    One whose kernels are still being compiled starts from the best of the first results, or has run already.
+    """
+    if not ready(getattr(solver, "kernels", ())):
+        for result in comparison.first:
+            if result.solver == name and initial is None:
+                comparison.note = "a first run: heuristics were interpreted, for half a second each, while kernels were compiled"
+                return result
+        if initial is None:
+            initial = _best_solution(comparison.first)
     try:
         return run(comparison.problem, solver, budget, seed=seed, initial=initial, on_progress=on_progress)
     except Refused as refusal:
@@ -176,6 +210,12 @@ def _run_one(
     except SolverError as error:
         comparison.failures.append(Failure(name, str(error), refused=False))
         return error.partial  # type: ignore[no-any-return]
+
+
+def _best_solution(results: Sequence[Result[Any]]) -> Any:
+    """Return the solution of the smallest value, None if there is none."""
+    found = [(result.value, i) for i, result in enumerate(results) if result.value is not None]
+    return results[min(found)[1]].solution if found else None
 
 
 def plainest_value(comparison: Comparison) -> Any:

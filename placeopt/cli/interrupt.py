@@ -124,12 +124,17 @@ def _compiling() -> bool:
 def leave(code: int) -> NoReturn:
     """End the process; after a signal without taking down libraries in which threads may still be."""
     if received() and threading.current_thread() is threading.main_thread():
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):
-                stream.flush()
-        os._exit(code)
+        end_process(code)
     sys.exit(code)
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process, its exit functions called and its output written, without taking libraries down."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 def _watch(reader: int) -> None:

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -92,6 +92,15 @@ def main(arguments: list[str] | None = None) -> None:
         except Exception as error:
             _explain(error, arguments)
     interrupt.leave(code if isinstance(code, int) else 0)
+
+
+def command() -> NoReturn:
+    """Run the command line as a process of its own, which ends at once: taking numba and CP-SAT down lasts most of a second."""
+    try:
+        main()
+    except SystemExit as ended:
+        interrupt.end_process(ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1)
+    interrupt.end_process(0)
 
 
 def _explain(error: Exception, arguments: list[str]) -> None:

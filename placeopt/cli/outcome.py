@@ -116,7 +116,7 @@ def _json(comparison: Comparison, files: list[str], *, single: bool) -> dict[str
         return {**rows[0], **extra}
     head = rows[comparison.best] if comparison.best is not None else rows[0]
     failed = [{"solver": f.solver, "error": f.message, "refused": f.refused} for f in comparison.failures]
-    return {**head, **extra, "results": rows, "best": comparison.best, "failures": failed}
+    return {**head, **extra, "results": rows, "best": comparison.best, "failures": failed, "note": comparison.note}
 
 
 def _details(problem: Any, result: Result[Any]) -> dict[str, Any]:
@@ -135,6 +135,8 @@ def _print(comparison: Comparison, files: list[str], *, own: bool) -> None:
     if comparison.report is not None and comparison.report.infeasible:
         say(f"infeasible: {comparison.report.infeasible}")
     say(table(comparison))
+    if comparison.note:
+        say(comparison.note, markup=False)
     for result in comparison.results:
         if result.message:
             say(f"{result.solver}: {result.message}", markup=False)

@@ -89,7 +89,7 @@ def solve_command(
         compare(
             comparison, solvers, Budget(seconds, evaluations, target), seed=seed, initial=start,
             bound_seconds=bound_seconds, announce=tell, on_progress=show, keep=outcome.keep,
-            meanwhile=lambda found: first_table(found, [name for name, _ in solvers], quiet=json),
+            meanwhile=lambda found: first_table(found, solvers, quiet=json),
         )  # fmt: skip
     with interrupt.rescued_by(lambda: outcome.tell(comparison, pictures=False)):
         outcome.tell(comparison, pictures=not comparison.interrupted)  # they take longer than a signal leaves

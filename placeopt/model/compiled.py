@@ -1,4 +1,4 @@
-"""The three ways in which a kernel is compiled; most of a first run's time is spent on what they leave out.
+"""The ways in which a kernel is compiled; most of a first run's time is spent on what they leave out.
 
 A function that Python calls needs an entry that takes its arguments apart, and every caller compiles what it calls once
 more. So kernels that only kernels call have no such entry, and pieces of a hot loop are copied into it by the
@@ -7,13 +7,25 @@ compiler's last stage (LLVM), not before: each is then analysed once, however of
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from numba import njit
 
-entry = njit(cache=True, nogil=True)
-"""A kernel that Python calls."""
+from placeopt.model.interpreted import interpretable
 
-uncounted_entry = njit(cache=True, nogil=True, _nrt=False)
-"""The same where it makes no array and returns none: no references to its arguments are counted."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def entry(function: Callable[..., Any]) -> Any:
+    """A kernel that Python calls."""
+    return interpretable(njit(cache=True, nogil=True)(function))
+
+
+def uncounted_entry(function: Callable[..., Any]) -> Any:
+    """The same where it makes no array and returns none: no references to its arguments are counted."""
+    return interpretable(njit(cache=True, nogil=True, _nrt=False)(function))
+
 
 inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """A kernel that only kernels call."""

@@ -42,6 +42,10 @@ class SearchSolver(ABC):
         may end it anywhere. A problem that the solver does not take is `Refused`.
         """
 
+    def kernels_at_once(self, problem: Any) -> tuple[str, ...] | None:
+        """Groups of kernels without which it cannot begin; the others may be interpreted. None for all, as by default."""
+        return None
+
     def solve(
         self,
         problem: Any,

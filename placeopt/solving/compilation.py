@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from placeopt.model import interpreted
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.threads import num_threads
 
@@ -93,7 +94,15 @@ GROUPS = {
 WORKER_SECONDS = 3.0
 """Compiling that takes less than this is done here: another process would take that long to start."""
 
+WORTH_AN_EARLY_START = 20.0
+"""Seconds of compiling above which a search begins before all of it is done."""
+
+LOW_PRIORITY = 19
+"""Of processes that compile beside a search (0 is usual, 19 the least)."""
+
 _ready: set[str] = set()
+_elsewhere: set[str] = set()
+"""Groups that other processes compile while this one goes on."""
 
 
 class _FirstRun(threading.local):
@@ -121,27 +130,99 @@ def ensure(
     ----------
     names : groups of kernels. say : told, in words, that kernels are compiled and how long that took; by default a
         line on the standard error stream.
-    meanwhile : called while other processes compile; not at all where nothing has to be compiled.
+    meanwhile : called while other processes compile, with kernels interpreted; not at all where nothing has to be compiled.
 
     Raises
     ------
     InputError
         If a name is not known.
     """
-    wanted = find_groups(name for name in names if name not in _ready)
-    if not wanted or _first_run.active or _interpreted():
-        return
-    cold = [group for group in wanted if not cached(group)]
+    wanted = _wanted(names)
+    cold = _cold(wanted)
     if sum(group.seconds for group in cold) >= WORKER_SECONDS:
-        tell = _say_on_stderr if say is None else say
-        workers = _num_workers(cold)
-        tell(f"compiling kernels, once after an installation: about {sum(g.seconds for g in cold) / workers:.0f} s on "
-             f"{workers} core{'s' if workers > 1 else ''} ('placeopt warm-up' compiles all of them)")  # fmt: skip
-        started = time.perf_counter()
-        compile_cold(cold, meanwhile=meanwhile)
-        tell(f"compiled in {time.perf_counter() - started:.1f} s; no search pays for it")
+        with _compiling(cold, cold, _say_on_stderr if say is None else say, meanwhile):
+            pass
     for group in wanted:
         run_first(group)
+
+
+@contextlib.contextmanager
+def early_start(
+    names: Iterable[str], needed: Iterable[str], *, say: Callable[[str], object] | None = None,
+    meanwhile: Callable[[], object] | None = None,
+) -> Iterator[None]:  # fmt: skip
+    """Do in a block what `ensure` would do before it, where that takes long: begin with the groups `needed`.
+
+    In the block kernels of the others are interpreted until they are compiled, at low priority (`ready` tells). At its end
+    the compiling ends, too.
+    """
+    wanted, at_once = _wanted(names), set(needed)
+    cold = _cold(wanted)
+    first = [group for group in cold if group.name in at_once]
+    if len(first) == len(cold) or sum(group.seconds for group in cold) / _num_workers(cold) < WORTH_AN_EARLY_START:
+        ensure(names, say=say, meanwhile=meanwhile)
+        yield
+        return
+    order = first + [group for group in cold if group not in first]
+    tell = _say_on_stderr if say is None else say
+    with _compiling(order, first, tell, meanwhile):
+        for group in wanted:
+            if ready([group.name]):
+                run_first(group)
+        left = [group.name for group in order if not ready([group.name])]
+        if left:
+            tell(f"not compiled yet: {', '.join(left)}; what needs them is interpreted or left out")
+        yield
+
+
+def ready(names: Iterable[str]) -> bool:
+    """Whether no kernel of these groups is interpreted because it is still being compiled."""
+    return _elsewhere.isdisjoint(names)
+
+
+def _wanted(names: Iterable[str]) -> list[KernelGroup]:
+    """Return the groups that have to be loaded or compiled here and now."""
+    wanted = find_groups(name for name in names if name not in _ready and name not in _elsewhere)
+    return [] if not wanted or _first_run.active or _interpreted() else wanted
+
+
+def _cold(groups: list[KernelGroup]) -> list[KernelGroup]:
+    return [group for group in groups if not cached(group)]
+
+
+@contextlib.contextmanager
+def _compiling(
+    groups: list[KernelGroup], needed: list[KernelGroup], tell: Callable[[str], object], meanwhile: Callable[[], object] | None
+) -> Iterator[None]:
+    """Begin to compile groups in other processes, and go on when those that are needed are compiled, and loaded."""
+    workers = _num_workers(groups)
+    tell(f"compiling kernels, once after an installation: about {sum(g.seconds for g in needed) / workers:.0f} s on "
+         f"{workers} core{'s' if workers > 1 else ''} ('placeopt warm-up' compiles all of them)")  # fmt: skip
+    started = time.perf_counter()
+    _interpret(groups)
+    try:
+        with _Workers(groups, workers, lambda name, _: _stop_interpreting([GROUPS[name]])) as compiling:
+            if meanwhile is not None:
+                meanwhile()
+            compiling.wait(needed)
+            _stop_interpreting(needed)  # what no worker could compile is compiled here
+            tell(f"compiled in {time.perf_counter() - started:.1f} s; no search pays for it")
+            compiling.step_back()
+            yield
+    finally:
+        _stop_interpreting(groups)
+
+
+def _interpret(groups: Iterable[KernelGroup]) -> None:
+    for group in groups:
+        _elsewhere.add(group.name)
+        interpreted.MODULES.update(f"placeopt.{module}" for module in group.modules)
+
+
+def _stop_interpreting(groups: Iterable[KernelGroup]) -> None:
+    for group in groups:
+        interpreted.MODULES.difference_update(f"placeopt.{module}" for module in group.modules)
+        _elsewhere.discard(group.name)
 
 
 def find_groups(names: Iterable[str]) -> list[KernelGroup]:
@@ -150,17 +231,11 @@ def find_groups(names: Iterable[str]) -> list[KernelGroup]:
     return [group for group in GROUPS.values() if group.name in known]
 
 
-def compile_cold(
-    groups: list[KernelGroup], done: Callable[[str, float], object] = lambda *_: None, *,
-    meanwhile: Callable[[], object] | None = None,
-) -> None:
+def compile_cold(groups: list[KernelGroup], done: Callable[[str, float], object] = lambda *_: None) -> None:
     """Compile groups in other processes; `done` is told the name of each and its seconds. Ctrl-C ends them."""
-    if not groups:
-        return
-    with _Workers(groups, _num_workers(groups), done) as compiling:
-        if meanwhile is not None:
-            meanwhile()
-        compiling.wait()
+    if groups:
+        with _Workers(groups, _num_workers(groups), done) as compiling:
+            compiling.wait()
 
 
 def _num_workers(groups: list[KernelGroup]) -> int:
@@ -249,10 +324,20 @@ class _Workers:
             process.kill()
             process.wait()
 
-    def wait(self) -> None:
-        """Wait for all groups, in steps in which a signal is noticed."""
-        while any(thread.is_alive() for thread in self._threads):
+    def wait(self, needed: Iterable[KernelGroup] | None = None) -> None:
+        """Wait for some groups and load each as it comes, or for all; in steps in which a signal is noticed."""
+        left = None if needed is None else list(needed)
+        while any(thread.is_alive() for thread in self._threads) and left != []:
+            for group in [group for group in left or () if ready([group.name])]:
+                run_first(group)
+                left = [other for other in left or () if other is not group]
             time.sleep(0.05)
+
+    def step_back(self) -> None:
+        """Leave the processor to this process as far as it has work for it."""
+        for process in self._processes:
+            with contextlib.suppress(OSError, AttributeError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
 
     def _feed(self, process: subprocess.Popen[str]) -> None:
         """Hand a process one group after the other; one that fails is left to whoever calls its kernels."""

@@ -49,6 +49,10 @@ class Heuristic(SearchSolver):
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Yield placements, None where none was found; `tracker.rng()` is the source of randomness."""
 
+    def kernels_at_once(self, problem: PlacementProblem) -> tuple[str, ...]:
+        """None: one pass over the graph may be interpreted."""
+        return ()
+
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Evaluate what `propose` yields, with more and more bytes reserved for tensors until a candidate is valid."""
         # Batches of large problems are small, so that a time limit is noticed.
