@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from placeopt.solving.solver import OnProgress
 
 
+INTERPRETED_SECONDS = 0.5
+"""Time of each heuristic that is interpreted; a sweep gives what it has found by then."""
+
 INTERPRETED = 2000
 """Ops times devices up to which bounds and single schedules may be interpreted while their kernels are compiled."""
 
@@ -182,7 +185,12 @@ def _kernels_at_once(problem: Any, solvers: Sequence[tuple[str, Any]], budget: B
         if kernels is None:
             return None
         needed += kernels
-    return needed or None  # who evaluates nothing but heuristics waits: the outcome is evaluated, too
+    return needed or None  # who runs nothing but heuristics waits: the outcome is evaluated, too
+
+
+def interpretable(solver: Any, problem: Any) -> bool:
+    """Whether a solver needs no compiled kernel at all."""
+    return getattr(solver, "kernels_at_once", lambda _: None)(problem) == ()
 
 
 def _run_one(
@@ -194,10 +202,13 @@ def _run_one(
     One whose kernels are still being compiled starts from the best of the first results, or has run already.
     """
     if not ready(getattr(solver, "kernels", ())):
-        for result in comparison.first:
-            if result.solver == name and initial is None:
-                comparison.note = "a first run: heuristics were interpreted, for half a second each, while kernels were compiled"
-                return result
+        if interpretable(solver, comparison.problem):
+            comparison.note = "a first run: heuristics were interpreted, for half a second each, while kernels were compiled"
+            shown = [result for result in comparison.first if result.solver == name]
+            if shown and initial is None:
+                return shown[0]
+            if budget.seconds is None or budget.seconds > INTERPRETED_SECONDS:
+                budget = replace(budget, seconds=INTERPRETED_SECONDS)
         if initial is None:
             initial = _best_solution(comparison.first)
     try:

@@ -6,6 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from placeopt.cli.comparison import INTERPRETED_SECONDS, interpretable
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, SolverError
 from placeopt.solving.run import run
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 LARGEST = 2000
 """Ops above which interpreted heuristics would not be quick."""
 
-SECONDS = 0.5
-"""Time of each heuristic; a sweep gives what it has found by then."""
-
 PATIENCE = 5.0
 """Seconds after which no other heuristic begins."""
 
@@ -31,14 +29,16 @@ def first_table(comparison: Comparison, solvers: Sequence[tuple[str, Any]], *, q
     if getattr(problem, "num_ops", LARGEST + 1) > LARGEST:
         return
     for _, solver in solvers:
-        if getattr(solver, "kernels_at_once", lambda _: None)(problem) != () or time.monotonic() > end:
+        if not interpretable(solver, problem) or time.monotonic() > end:
             continue
         try:
-            result: Any = run(problem, solver, Budget(SECONDS))
+            result: Any = run(problem, solver, Budget(INTERPRETED_SECONDS))
         except (InputError, SolverError):  # what a solver refuses it says when its turn comes
             continue
-        comparison.first.append(result)
-        if result.stop_reason == "interrupted":
+        interrupted = result.stop_reason == "interrupted"
+        if result.value is not None or not interrupted:
+            comparison.first.append(result)
+        if interrupted:
             raise KeyboardInterrupt
     if comparison.first and not quiet:
         _show(comparison)

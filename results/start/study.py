@@ -1,10 +1,11 @@
-"""What a first run costs: every kernel that is compiled, and the README's main command with an empty and with a full cache.
+"""What a first run costs: every kernel that is compiled, and the README's main command in a fresh copy of the tree.
 
-Run `python results/start/study.py` (about five minutes; with the argument `command`, only the command). Writes
-kernels.csv, groups.csv, command.csv and README.md beside this file. Kernels are compiled group by group, each in a process of
-its own with an empty cache; seconds are processor seconds of that process, without what is compiled inside them, so
-that they add up. The command runs with an empty cache for numba and for Python's bytecode, as in a fresh clone, and
-then again.
+Run `python results/start/study.py` (about six minutes; with the argument `command` only the command, with `groups` and names only
+those groups of kernels). Writes kernels.csv, groups.csv, command.csv and README.md beside this file. Kernels are compiled group by
+group, each in a process of its own with an empty cache; seconds are processor seconds of that process, without what is compiled
+inside them, so that they add up. The command runs three times in a fresh copy of the tracked files, which holds neither
+kernels nor bytecode: first, again (what the first run left is compiled), and with all that it needs compiled, as after
+`placeopt warm-up`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +29,10 @@ HERE = Path(__file__).resolve().parent
 SECONDS = 10
 COMMAND = ["solve", "onnx:inception_v1", "--cluster", "4xA100"]
 NEEDED = ("evaluator", "ranks", "lists", "lists-by-time", "clusterings", "walks", "populations", "bounds")
-"""Groups that the command needs."""
+"""Groups that the command uses."""
+
+AT_ONCE = ("evaluator", "walks", "bounds")
+"""Those without which its search does not begin."""
 
 CHILD = """
 import json, sys, time
@@ -53,29 +58,48 @@ print(json.dumps([rows, time.process_time() - started, time.process_time()]))
 
 def main() -> None:
     """Measure, then write the tables and the page."""
-    if sys.argv[1:] != ["command"]:
-        measure_groups()
-    groups = read_csv(HERE / "groups.csv", numbers=True)
+    part, names = sys.argv[1:2], sys.argv[2:]
+    if part != ["command"]:
+        measure_groups(names or list(GROUPS))
+    if part != ["groups"]:
+        measure_command()
+    write_page(read_csv(HERE / "groups.csv", numbers=True), read_csv(HERE / "command.csv", numbers=True))
+
+
+def measure_command() -> None:
+    """Run the command three times in a fresh copy, and write when things happened."""
+    runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        runs = []
-        for cache in ("empty", "full"):
-            runs.append(run_command(cache, folder))
+        copy_tree(Path(folder))
+        for run in ("first", "second", "compiled"):
+            runs.append(run_command(run, folder))
             print(runs[-1], flush=True)
-            write_csv(HERE / "command.csv", runs, digits=4)
-            write_page(groups, runs)
+    write_csv(HERE / "command.csv", runs, digits=4)
 
 
-def measure_groups() -> None:
-    """Compile every group, and write what each kernel and each group costs."""
-    kernels, groups = [], []
-    for name in GROUPS:
+def copy_tree(folder: Path) -> None:
+    """Copy the files that git tracks, as they are now."""
+    root = HERE.parent.parent
+    for name in subprocess.check_output(["git", "ls-files", "-z"], cwd=root, text=True).split("\0"):
+        source, target = root / name, folder / name
+        if name and source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target, follow_symlinks=False)
+
+
+def measure_groups(names: list[str]) -> None:
+    """Compile groups, and write what each kernel and each group costs beside what is known of the others."""
+    kernels, groups = read_csv(HERE / "kernels.csv", numbers=True), read_csv(HERE / "groups.csv", numbers=True)
+    for name in names:
         rows, spent, whole = compile_group(name)
-        groups.append({"group": name, "kernels": len(rows), "compiling": sum(row["seconds"] for row in rows), "run": spent,
-                       "process": whole})  # fmt: skip
-        kernels += rows
-        print(f"{name}: {len(rows)} kernels, {groups[-1]['compiling']:.1f} s", flush=True)
-    write_csv(HERE / "kernels.csv", kernels, digits=3)
-    write_csv(HERE / "groups.csv", groups, digits=3)
+        compiling = sum(row["seconds"] for row in rows)
+        row = {"group": name, "kernels": len(rows), "compiling": compiling, "run": spent, "process": whole}
+        groups = [other for other in groups if other["group"] != name] + [row]
+        kernels = [other for other in kernels if other["group"] != name] + rows
+        print(f"{name}: {len(rows)} kernels, {compiling:.1f} s", flush=True)
+    place = {name: i for i, name in enumerate(GROUPS)}
+    for file, table in (("kernels.csv", kernels), ("groups.csv", groups)):
+        write_csv(HERE / file, sorted(table, key=lambda row: place[row["group"]]), digits=3)
 
 
 def compile_group(name: str) -> tuple[list[dict[str, Any]], float, float]:
@@ -96,14 +120,15 @@ def compile_group(name: str) -> tuple[list[dict[str, Any]], float, float]:
     return sorted(found.values(), key=lambda row: -row["seconds"]), spent, whole
 
 
-def run_command(cache: str, folder: str) -> dict[str, Any]:
+def run_command(run: str, folder: str) -> dict[str, Any]:
     """Run the README's command and return when things happened, in seconds since its start, and what it used."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": f"{folder}/numba", "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
+    elsewhere = ("NUMBA_CACHE_DIR", "PYTHONPYCACHEPREFIX")
+    environment = {name: value for name, value in os.environ.items() if name not in elsewhere} | {"PYTHONPATH": folder}
     before, busy = resource.getrusage(resource.RUSAGE_CHILDREN), os.getloadavg()[0]
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "placeopt", *COMMAND, "--seconds", str(SECONDS), "--out", f"{folder}/out"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder,
     )  # fmt: skip
     assert process.stderr is not None
     moments: dict[str, float] = {}
@@ -116,18 +141,19 @@ def run_command(cache: str, folder: str) -> dict[str, Any]:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     portfolio = load(f"{folder}/out/results/portfolio.json")
     return {
-        "cache": cache, "load": busy,
+        "run": run, "load": busy,
         "first_table": moments.get("first results"), "compiled": moments.get("compiled in"),
         "whole": whole, "beyond_search": whole - SECONDS, "user": after.ru_utime - before.ru_utime,
         "runtime": portfolio.runtime, "evaluations": portfolio.evaluations, "value": portfolio.value,
+        "gap": portfolio.gap,
     }  # fmt: skip
 
 
 def chain(groups: list[dict[str, Any]]) -> float:
-    """Processor seconds of the longer of two processes that compile what the command needs, one group after the other."""
+    """Processor seconds of the longer of two processes that compile what the search begins with, one group after the other."""
     spent = [0.0, 0.0]
     start = min(row["process"] - row["run"] for row in groups)
-    for name in (name for name in GROUPS if name in NEEDED):
+    for name in (name for name in GROUPS if name in AT_ONCE):
         row = next(row for row in groups if row["group"] == name)
         spent[spent.index(min(spent))] += row["run"]
     return max(spent) + start
@@ -142,19 +168,23 @@ def write_page(groups: list[dict[str, Any]], runs: list[dict[str, Any]]) -> None
     )
     lines += [
         "",
-        f"The README's command needs {len(needed)} of them, {sum(row['run'] for row in needed):.1f} CPU s; of two processes that "
-        f"share them the longer one is busy for {chain(groups):.1f} CPU s, its start included.",
+        f"The README's command uses {len(needed)} of them, {sum(row['run'] for row in needed):.1f} CPU s; its search begins with "
+        f"{', '.join(AT_ONCE)}: of two processes that share these the longer one is busy for {chain(groups):.1f} CPU s, its "
+        "start included.",
         "", "## The command", "",
     ]  # fmt: skip
-    columns = ("cache", "load", "first_table", "compiled", "whole", "beyond_search", "user", "runtime", "evaluations")
-    lines += markdown_table(columns, [[_cell(row[name]) for name in columns] for row in runs])
-    lines += ["", f"Seconds of the wall clock since the command's start, `--seconds {SECONDS}`; `user` is processor seconds of all "
-              "its processes, `load` the machine's load when it began, other work included."]  # fmt: skip
+    columns = ("run", "load", "first_table", "compiled", "whole", "beyond_search", "user", "runtime", "evaluations")
+    lines += markdown_table((*columns, "gap"), [[*(_cell(row[name]) for name in columns), f"{row['gap']:.2%}"] for row in runs])
+    lines += [
+        "",
+        f"Seconds of the wall clock since the command's start, `--seconds {SECONDS}`; `user` is processor seconds of all its "
+        "processes, `load` the machine's load when it began, other work included; `compiled` is when the search may begin.",
+    ]
     (HERE / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _cell(value: Any) -> Any:
-    return "-" if value is None else round(value, 1) if isinstance(value, float) else value
+    return "-" if value in (None, "") else round(value, 1) if isinstance(value, float) else value
 
 
 if __name__ == "__main__":
