@@ -26,7 +26,7 @@ from placeopt.latency.bounds import latency_bounds
 from placeopt.latency.bounds.flow import FlowBound
 from placeopt.latency.judge import placement_slots
 from placeopt.model.problem import INCOMPATIBLE
-from placeopt.solvers.exact.latency_warm_start import offer_slots, warm_start
+from placeopt.solvers.exact.latency_warm_start import offer_slots, pooled, warm_start
 from placeopt.solvers.exact.period_warm_start import warm_seconds
 from placeopt.solvers.exact.placement_cp_sat import MAX_GRID, PlacementModel
 
@@ -79,9 +79,7 @@ class LatencyCpModel(PlacementModel):
         self.problem = problem
         self.cp = cp_model.CpModel()
         self.accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
-        pools = [d for d in range(problem.num_devices) if problem.io_class[d] < 0]
-        # CPUs with equal times are one unlimited pool: its first device stands for all without a memory limit.
-        self.pools = [d for i, d in enumerate(pools) if not any(self._same(d, e) for e in pools[:i])]
+        self.pools = sorted({d for d in pooled(problem).tolist() if problem.io_class[d] < 0})
         self.units = [(d, s) for d in self.accelerators for s in range(problem.slots)] + [(d, -1) for d in self.pools]
         self.factor = 2 * len(self.accelerators) * problem.slots + 2
         worst = _longest(problem) if incumbent is None else incumbent
@@ -89,11 +87,6 @@ class LatencyCpModel(PlacementModel):
         self.horizon = (worst // self.grid + 1) * self.factor
         self._place()
         self._times()
-
-    def _same(self, a: int, b: int) -> bool:
-        p = self.problem
-        unlimited = min(int(p.capacity[a]), int(p.capacity[b])) >= int(p.resident.sum())
-        return unlimited and bool((p.compute[:, a] == p.compute[:, b]).all())
 
     def _place(self) -> None:
         cp, p = self.cp, self.problem
@@ -270,10 +263,8 @@ class LatencyCpModel(PlacementModel):
     def hint(self, placement: Placement) -> None:
         """Hint the incumbent; interchangeable accelerators by the falling length of their first slot."""
         p = self.problem
-        device = placement.device.copy()
+        device = pooled(p)[placement.device]
         slot = placement_slots(p, placement)
-        pool = {d: e for d in range(p.num_devices) if p.io_class[d] < 0 for e in self.pools if d == e or self._same(d, e)}
-        device = np.array([pool.get(d, d) for d in device.tolist()], dtype=np.int64)
         lasts = _slot_durations(p, self.problem.io_ticks, device, slot)
         rename = np.arange(p.num_devices)
         for members in self._identical():

@@ -73,6 +73,19 @@ def offer_slots(
         tracker.offer(value, Placement(device, slot if problem.slots > 1 else None))
 
 
+def pooled(problem: PlacementProblem) -> NDArray[np.int64]:
+    """Return the device that stands for each: CPUs that take equal times and can hold every op are one unlimited pool."""
+    stands_for = np.arange(problem.num_devices)
+    everything = int(problem.resident.sum())
+    for d in np.flatnonzero((problem.io_class < 0) & (problem.capacity >= everything)):
+        for e in stands_for[:d]:
+            if problem.io_class[e] < 0 and problem.capacity[e] >= everything:
+                if (problem.compute[:, d] == problem.compute[:, e]).all():
+                    stands_for[d] = e
+                    break
+    return stands_for
+
+
 def _all_in_pool(problem: PlacementProblem) -> NDArray[np.int64] | None:
     pool = np.flatnonzero(problem.io_class < 0)
     if not pool.size:
@@ -166,10 +179,7 @@ def _anneal(tracker: Tracker[Placement], stop: Callable[[], bool], cycles: int |
     problem, generator = tracker.problem, tracker.rng()
     assert tracker.solution is not None
     arrays, groups = latency_arrays(problem), _groups(problem)
-    device, slot = tracker.solution.device.copy(), placement_slots(problem, tracker.solution)
-    pool = problem.io_class < 0
-    if pool.any():  # the devices of the pool are one: use the first
-        device = np.where(pool[device], int(np.flatnonzero(pool)[0]), device)
+    device, slot = pooled(problem)[tracker.solution.device], placement_slots(problem, tracker.solution)
     best_device, best_slot = device.copy(), slot.copy()
     moves, done = min(_MOVES, _MOVES_PER_CHOICE * (len(groups.member_ptr) - 1) * problem.num_devices), 0
     while not stop() and (cycles is None or done < cycles):

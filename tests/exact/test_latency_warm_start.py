@@ -1,0 +1,51 @@
+"""The warm start of the latency: CPUs that differ are no single pool."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import placeopt as po
+from placeopt.solvers.exact.latency_warm_start import pooled
+
+
+def two_cpus(capacity):
+    """Five ops on two CPUs, of which the first is faster for some; no accelerator."""
+    return po.PlacementProblem.from_arrays(
+        compute=[[12, 12], [0, 11], [20, 0], [19, 5], [8, 15]],
+        producer=np.array([0, 0, 1, 2]),
+        consumer_ptr=[0, 2, 4, 7, 9],
+        consumer=np.array([2, 4, 1, 3, 2, 3, 4, 3, 4]),
+        transfer=np.zeros((4, 1), dtype=np.int64),
+        link_class=np.zeros((2, 2), dtype=np.int64),
+        channel=[[0, 0], [1, 1]],
+        resident=[0, 3, 1, 0, 3],
+        capacity=capacity,
+        tensor_bytes=np.array([0, 0, 1, 0]),
+        objective="latency",
+        io_class=[-1, -1],
+        slots=2,
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cpus_that_differ_are_no_pool(seed):
+    """A CPU without room stays empty in every start, and no solution is lost to a start that was never valid."""
+    result = po.solve(two_cpus([0, 8]), "cp-sat", seconds=5, seed=seed, num_workers=1)
+    assert (result.value, result.status) == (38, "optimal")
+
+
+def test_which_cpus_are_one_pool():
+    """Those with equal times that can hold every op; not those that differ in either."""
+    same = [[3, 3, 3], [4, 4, 4]]
+    of = {
+        "alike": (same, [9, 9, 9], [-1, -1, -1], [0, 0, 0]),
+        "one without room": (same, [9, 1, 9], [-1, -1, -1], [0, 1, 0]),
+        "one slower": ([[3, 3, 3], [4, 5, 4]], [9, 9, 9], [-1, -1, -1], [0, 1, 0]),
+        "an accelerator": (same, [9, 9, 9], [-1, 0, -1], [0, 1, 0]),
+    }
+    for name, (compute, capacity, io_class, expected) in of.items():
+        problem = po.PlacementProblem.from_edges(compute, [(0, 1, 1)], objective="latency").replace(
+            capacity=np.array(capacity), resident=np.array([4, 4]), io_class=np.array(io_class)
+        )
+        assert pooled(problem).tolist() == expected, name
