@@ -76,13 +76,9 @@ def offer_slots(
 def pooled(problem: PlacementProblem) -> NDArray[np.int64]:
     """Return the device that stands for each: CPUs that take equal times and can hold every op are one unlimited pool."""
     stands_for = np.arange(problem.num_devices)
-    everything = int(problem.resident.sum())
-    for d in np.flatnonzero((problem.io_class < 0) & (problem.capacity >= everything)):
-        for e in stands_for[:d]:
-            if problem.io_class[e] < 0 and problem.capacity[e] >= everything:
-                if (problem.compute[:, d] == problem.compute[:, e]).all():
-                    stands_for[d] = e
-                    break
+    first_of: dict[bytes, int] = {}
+    for d in np.flatnonzero((problem.io_class < 0) & (problem.capacity >= int(problem.resident.sum()))).tolist():
+        stands_for[d] = first_of.setdefault(problem.compute[:, d].tobytes(), d)
     return stands_for
 
 
