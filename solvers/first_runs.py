@@ -191,7 +191,8 @@ def plan_stages() -> None:
     last, pool, fill = np.ones((1, 2), np.int64), np.ones(1, np.int64), np.zeros(2, np.int64)
     least_stage_period((one, one, price), price, pool, 0, 5)
     behind = link[:, :, :2].copy()
-    search_period(StepArrays(one, one, last, one, one, price, link, behind, fill, 0, pool, price, pair, 1, 1), 5, 9)
+    arrays = StepArrays(one, one, last, one, one, one, price, link, behind, fill, 0, 0, pool, price, pair, 1, 1, 4, 1)
+    search_period(arrays, 0, 5, 9)
 
 
 def streams() -> None:

@@ -19,7 +19,7 @@ from placeopt.solving.registry import make_solver
 from placeopt.solving.run import run
 
 SCHEDULES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "zb-h2")
-"""All schedules, interleaved with two stages per device."""
+"""All schedules but repetends, interleaved with two stages per device."""
 
 
 def sample_chain(layers=5, devices=4, capacity=60):
@@ -53,6 +53,7 @@ class TableCosts:
     num_layers: int = 5
     closing_apart: bool = False
     name: str = "random"
+    spans: None = None
     sources: tuple[tuple[str, str], ...] = (("everything", "drawn at random"),)
     splits_backward: bool = True
     shards_states: bool = True
@@ -111,9 +112,24 @@ class TableCosts:
         return int(load.chunks * (fixed + kept * load.flight * load.micro_batch)) // group.tensor
 
 
-def step_problem(seed, kinds=1, devices=4, layers=5, **fields):
+@dataclass(frozen=True, eq=False)
+class ApartCosts(TableCosts):
+    """The longest all-reduce and the longest optimizer step add up, and may be of unlike stages."""
+
+    closing_apart: bool = True
+
+    def optimizer_ticks(self, load, group):
+        """By the first layer, whatever the stage holds."""
+        return int(self.draw(group.kind, 17, high=200, size=self.num_layers)[load.first]) // load.shards
+
+    def sync_ticks(self, load, groups):
+        """By the first layer."""
+        return int(self.draw(groups[0].kind, 19, high=200, size=self.num_layers)[load.first])
+
+
+def step_problem(seed, kinds=1, devices=4, layers=5, apart=False, **fields):
     """Return a small problem about the time of a step."""
-    costs = TableCosts(seed, layers, closing_apart=False)
+    costs = (ApartCosts if apart else TableCosts)(seed, layers)
     rng = np.random.default_rng(seed)
     pools = tuple(DevicePool(kind, devices, 2, int(rng.integers(25, 90))) for kind in ("a", "b", "c")[:kinds])
     settings = {"batch": 6, "name": f"step-{seed}", **fields}
@@ -141,9 +157,18 @@ def every_plan(problem):
                         for a, b, (groups, again) in zip(ends, ends[1:], chosen, strict=False)
                     )
                     for size, schedule, sharded in product(problem.micro_batches, problem.schedules, (False, True)):
-                        plan = TrainingPlan(stages, size, schedule, sharded)
-                        if (data > 1 or not sharded) and not judge_step_plan(problem, plan):
-                            yield plan
+                        for kept in every_kept(count) if schedule == "repetend" else [()]:
+                            plan = TrainingPlan(stages, size, schedule, sharded, kept)
+                            if (data > 1 or not sharded) and not judge_step_plan(problem, plan):
+                                yield plan
+
+
+def every_kept(stages):
+    """Return all numbers of micro-batches that stages may keep, the last one at most two, each before it at most two more."""
+    found = [(1,), (2,)]
+    for _ in range(stages - 1):
+        found = [(first + more, first, *rest) for first, *rest in found for more in range(3)]
+    return found
 
 
 def best_step(problem):
@@ -151,14 +176,14 @@ def best_step(problem):
     return min((step_price(problem, plan).step for plan in every_plan(problem)), default=None)
 
 
-def solve(problem, seconds=60.0, **options):
+def solve(problem, seconds=60.0, evaluations=None, **options):
     """Run the planner."""
-    return run(problem, make_solver("plan-stages", "plan", **options), Budget(seconds))
+    return run(problem, make_solver("plan-stages", "plan", **options), Budget(seconds, evaluations))
 
 
-def check_optimum(problem):
+def check_optimum(problem, evaluations=None):
     """The planner's value and bound are the best step of brute force; without any plan it says infeasible."""
-    best, result = best_step(problem), solve(problem)
+    best, result = best_step(problem), solve(problem, evaluations=evaluations)
     if best is None:
         assert result.status == "infeasible"
     else:

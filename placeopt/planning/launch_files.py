@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from placeopt.plans.plan import TrainingPlan
 
 FORMS = ("torch", "megatron", "deepspeed")
-TORCH_NAMES = {"1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B", "zb-h1": "InterleavedZeroBubble", "zb-h2": "custom"}
+TORCH_NAMES = {
+    "1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B", "zb-h1": "InterleavedZeroBubble", "zb-h2": "custom",
+    "repetend": "custom",
+}  # fmt: skip
 """What torch calls the schedules; the rows say the order in any case."""
 
 
@@ -50,7 +53,7 @@ def uniform_degrees(plan: TrainingPlan, form: str) -> tuple[int, int, int]:
     degrees = {tensor for _, tensor in kinds}
     if len(degrees) > 1:
         raise Refused(f"export to {form}: it knows one tensor degree for all stages, the plan has {sorted(degrees)}")
-    if plan.schedule.startswith("zb"):
+    if plan.schedule.startswith("zb") or plan.kept:
         raise Refused(f"export to {form}: it has no schedule {plan.schedule}")
     return len(plan.on_devices), plan.stages[0].data, degrees.pop()
 
@@ -76,7 +79,7 @@ def torch_configuration(planned: Planned) -> dict[str, Any]:
     degrees = {group.tensor for stage in plan.stages for group in stage.replicas}
     mesh = [len(ranks), plan.stages[0].data, next(iter(degrees))] if len(degrees) == 1 else None
     names, schedule = planned.device_names()[: len(ranks)], parse_schedule(plan.schedule)
-    orders = [schedule.order(len(plan.stages), rounds, device) for device in range(len(ranks))]
+    orders = [schedule.order(len(plan.stages), rounds, device, plan.kept) for device in range(len(ranks))]
     # torch calls the gradient of the inputs I where that of the weights is apart
     actions = {"B": "I" if schedule.splits_backward else "B"}
     rows = [[f"{step.stage}{actions.get(step.kind, step.kind)}{step.micro_batch}" for step in order] for order in orders]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SIZES = (1, 2, 4, 8, 16, 32)
 """Micro-batches that are tried where times come from a roofline."""
 
-SCHEDULES = ("1f1b", "interleaved-1f1b:2", "zb-h1")
+SCHEDULES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "repetend")
 """Schedules that are searched unless others are named."""
 
 FORMULAS = ("predicted", "published")
@@ -169,12 +169,10 @@ def _runner_up(what: str, problem: StepPlanProblem, best: Result[TrainingPlan], 
 def _why(mine: StepPrice, theirs: StepPrice) -> str:
     """Say which part of a step is longer."""
     def parts(price: StepPrice) -> dict[str, int]:
-        longest = max(stage.period for stage in price.stages)
-        fill = sum(stage.fill for stage in price.stages)
-        steady = (price.slots - 1) * longest
+        steady = (price.slots - 1) * price.pace
         return {
-            "the stage with the longest period": price.slots * longest, "filling and draining": fill - longest,
-            "gradients and optimizer": price.step - steady - fill,
+            "the time between micro-batches": price.slots * price.pace, "filling and draining": price.first - price.pace,
+            "gradients and optimizer": price.step - steady - price.first,
         }  # fmt: skip
 
     ours, other = parts(mine), parts(theirs)

@@ -25,7 +25,8 @@ def encode_plan(plan: TrainingPlan) -> dict[str, Any]:
         }
         for stage in plan.stages
     ]
-    return {"stages": stages, "micro_batch": plan.micro_batch, "schedule": plan.schedule, "sharded": plan.sharded}
+    return {"stages": stages, "micro_batch": plan.micro_batch, "schedule": plan.schedule, "sharded": plan.sharded,
+            "kept": list(plan.kept)}  # fmt: skip
 
 
 def decode_plan(body: Body) -> TrainingPlan:
@@ -38,8 +39,9 @@ def decode_plan(body: Body) -> TrainingPlan:
         )
         layers, again = item.integers("layers"), item.integers("recompute")
         stages.append(PlanStage(tuple(layers.tolist()), groups, tuple(again.tolist())))
+    kept = tuple(body.integers("kept").tolist()) if "kept" in body.data else ()
     return TrainingPlan(tuple(stages), body.integer("micro_batch", 1), body.text("schedule", "1f1b"),
-                        body.flag("sharded", False))  # fmt: skip
+                        body.flag("sharded", False), kept)  # fmt: skip
 
 
 def _encode_sample(problem: SamplePlanProblem) -> dict[str, Any]:

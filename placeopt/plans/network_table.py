@@ -10,11 +10,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from placeopt.io.body import Body
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DEFAULT_ZONE = "us-central1-a"
 SLOWEST = 1e-3
@@ -31,6 +36,12 @@ class Network(Protocol):
 
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
         """Bytes per second between (kind, devices) and (kind, devices) for messages of `size` bytes."""
+        ...
+
+    def bandwidths(
+        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The same for messages of many sizes, up to rounding."""
         ...
 
 
@@ -57,13 +68,25 @@ class FittedNetwork:
         InputError
             If the pair was not measured.
         """
-        fit = self.fits.get((*sender, *receiver)) or self.fits.get((*receiver, *sender))
-        if fit is None:
-            raise InputError(f"network: no fit between {sender[1]} x {sender[0]} and {receiver[1]} x {receiver[0]}")
-        *coefficients, largest = fit
+        *coefficients, largest = self._fit(sender, receiver)
         level = math.log2(max(size, 1.0) / 1e6)
         rate = 1e9 * (coefficients[0] * level * level + coefficients[1] * level + coefficients[2])
         return rate if self.raw else min(max(rate, SLOWEST * largest), largest)
+
+    def bandwidths(
+        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Bytes per second for many sizes, as `bandwidth`."""
+        c0, c1, c2, largest = self._fit(sender, receiver)
+        level = np.log2(np.maximum(sizes, 1.0) / 1e6)
+        rate = 1e9 * (c0 * level * level + c1 * level + c2)
+        return rate if self.raw else np.clip(rate, SLOWEST * largest, largest)
+
+    def _fit(self, sender: tuple[str, int], receiver: tuple[str, int]) -> tuple[float, float, float, float]:
+        fit = self.fits.get((*sender, *receiver)) or self.fits.get((*receiver, *sender))
+        if fit is None:
+            raise InputError(f"network: no fit between {sender[1]} x {sender[0]} and {receiver[1]} x {receiver[0]}")
+        return fit
 
 
 @dataclass(frozen=True)
@@ -81,6 +104,12 @@ class FlatNetwork:
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
         """Bytes per second of the slower end, times the devices that send together."""
         return min(self.rates[sender[0]], self.rates[receiver[0]]) * min(sender[1], receiver[1])
+
+    def bandwidths(
+        self, sender: tuple[str, int], receiver: tuple[str, int], sizes: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The same whatever the size."""
+        return np.full(sizes.shape, self.bandwidth(sender, receiver, 0.0))
 
 
 def read_network(

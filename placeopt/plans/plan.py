@@ -71,12 +71,14 @@ class TrainingPlan:
     schedule : the pipeline schedule that the prices assume, see `placeopt.plans.step_schedules`. With v stages per device
         stage i runs on the devices of stage i mod (S / v), and the groups of both are equal.
     sharded : whether the replicas of a stage share the optimizer's states out among themselves.
+    kept : of a repetend, the micro-batches that each stage keeps; empty for other schedules.
     """
 
     stages: tuple[PlanStage, ...]
     micro_batch: int = 1
     schedule: str = "1f1b"
     sharded: bool = False
+    kept: tuple[int, ...] = ()
 
     @property
     def on_devices(self) -> tuple[PlanStage, ...]:
@@ -94,6 +96,7 @@ class TrainingPlan:
     def text(self) -> str:
         """Return the plan in one line."""
         how = "" if self.schedule == "1f1b" else f", {self.schedule}"
+        how += f" keeping {', '.join(map(str, self.kept))}" if self.kept else ""
         how += ", sharded states" if self.sharded else ""
         return " | ".join(_stage_text(stage) for stage in self.stages) + f" (micro-batch {self.micro_batch}{how})"
 

@@ -21,7 +21,7 @@ import numpy as np
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER
 from placeopt.plans.published_costs import ticks
 from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
-from placeopt.plans.tabled_costs import TabledStepCosts
+from placeopt.plans.tabled_costs import TabledStepCosts, span_sums
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,6 +137,25 @@ class PredictedStepCosts(TabledStepCosts):
         )
         return ticks(2 * (count - 1) / count * size / rate)
 
+    def optimizer_spans(self, load: Load, group: ReplicaGroup) -> NDArray[np.float64]:
+        """See `SpanCosts`."""
+        sizes = self.table.parameters[group.tensor]
+        profiled = float(sizes[0] + sizes[-1] + PROFILED_BLOCKS * sizes[1])
+        seconds = float(self._known(group, load.micro_batch)[1, OPTIMIZER])
+        return seconds * span_sums(sizes) / profiled / load.shards
+
+    def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> NDArray[np.float64]:
+        """See `SpanCosts`."""
+        count = sum(group.count for group in groups)
+        sums = [span_sums(self.table.parameters[g.tensor]) * g.tensor for g in groups]
+        size = np.maximum.reduce(sums) * self.table.float_bytes
+        pairs = {(g, g) for g in groups if g.count > 1} | set(zip(groups, groups[1:] + groups[:1], strict=True))
+        rates = [
+            self.network.bandwidths((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count)
+            for a, b in pairs if count > 1
+        ]  # fmt: skip
+        return 2 * (count - 1) / count * size / np.minimum.reduce(rates) if rates else np.zeros(size.shape)
+
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
         """See the module; with recomputation only the inputs of layers are kept, and one layer is unfolded at a time.
 
@@ -152,10 +171,26 @@ class PredictedStepCosts(TabledStepCosts):
         kept_bytes = load.chunks * self.constants.overhead * floats * scale
         return math.ceil(self.constants.base_bytes + self._state(load, group) + kept_bytes)
 
+    def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See `SpanCosts`."""
+        kept, each = self.table.activations[group.tensor], self.table.activations[group.tensor]
+        fixed = np.zeros((len(kept) + 1,) * 2)
+        if load.recompute:
+            each = np.minimum(self.table.outputs, kept)
+            for first in range(len(kept)):
+                fixed[first, first + 1 :] = np.maximum.accumulate(kept[first:])
+        fixed[:, -1] += self.constants.loss / self.constants.overhead * float(kept[-1])
+        per_float = load.chunks * self.constants.overhead * load.micro_batch * self.table.float_bytes
+        state = load.chunks * span_sums(self.table.parameters[group.tensor]) * self._bytes_per_parameter(load)
+        return self.constants.base_bytes + state + fixed * per_float, span_sums(each) * per_float
+
     def state_bytes(self, load: Load, group: ReplicaGroup) -> int:
         """Bytes of weights, gradients and optimizer state on a device, of those that `memory_bytes` counts."""
         return math.ceil(self._state(load, group))
 
     def _state(self, load: Load, group: ReplicaGroup) -> float:
-        per_parameter = self.constants.state_bytes - MOMENT_BYTES * (1 - 1 / load.shards)
-        return load.chunks * float(self.table.parameters[group.tensor][load.first : load.last].sum()) * per_parameter
+        parameters = float(self.table.parameters[group.tensor][load.first : load.last].sum())
+        return load.chunks * parameters * self._bytes_per_parameter(load)
+
+    def _bytes_per_parameter(self, load: Load) -> float:
+        return self.constants.state_bytes - MOMENT_BYTES * (1 - 1 / load.shards)

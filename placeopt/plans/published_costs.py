@@ -24,7 +24,7 @@ import numpy as np
 
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER
 from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
-from placeopt.plans.tabled_costs import TabledStepCosts
+from placeopt.plans.tabled_costs import TabledStepCosts, span_sums
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,6 +107,26 @@ class PublishedStepCosts(TabledStepCosts):
         pairs |= {(a.kind, b.kind) for a, b in pairwise(groups)}
         return max(ticks(self._ring(size, count, a, b)) for a, b in pairs)
 
+    def optimizer_spans(self, load: Load, group: ReplicaGroup) -> NDArray[np.float64]:
+        """See `SpanCosts`."""
+        seconds = np.append(self._known(group, load.micro_batch)[:, OPTIMIZER], 0.0)
+        return np.tile(seconds[:, None], len(seconds))
+
+    def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> NDArray[np.float64]:
+        """See `SpanCosts`."""
+        count, share = sum(group.count for group in groups), min(LARGEST_SHARE, *(group.tensor for group in groups))
+        left = span_sums(self.table.parameters[1]) * self.table.float_bytes / share
+        total = np.zeros((1, *left.shape))
+        if count > 1:
+            pairs = {(g.kind, g.kind) for g in groups if g.count > 1} | {(a.kind, b.kind) for a, b in pairwise(groups)}
+            total = np.zeros((len(pairs), *left.shape))
+            while (left > 0).any():
+                part = np.clip(left, 0.0, BUCKET_BYTES) / count
+                for row, (a, b) in zip(total, sorted(pairs), strict=True):
+                    row += 2 * (count - 1) * part / self.network.bandwidths((a, 1), (b, 1), part)
+                left = left - BUCKET_BYTES
+        return total.max(axis=0)
+
     def _ring(self, size: float, count: int, sender: str, receiver: str) -> float:
         seconds = 0.0
         while size > 0:
@@ -121,3 +141,9 @@ class PublishedStepCosts(TabledStepCosts):
         state = float(self.table.parameters[group.tensor][inside].sum()) * STATE_BYTES
         kept = float(self.table.activations[group.tensor][inside].sum()) * load.micro_batch * self.table.float_bytes
         return load.chunks * int(state + kept * load.flight) + BESIDE_BYTES[group.tensor > 1]
+
+    def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See `SpanCosts`."""
+        state = span_sums(self.table.parameters[group.tensor]) * STATE_BYTES
+        kept = span_sums(self.table.activations[group.tensor]) * load.micro_batch * self.table.float_bytes
+        return load.chunks * state + BESIDE_BYTES[group.tensor > 1], load.chunks * kept

@@ -120,7 +120,7 @@ def period_and_fill(work: BatchWork, data: int, schedule: StepSchedule) -> tuple
     if period >= NEVER:
         return NEVER, 0
     passing = work.least_pass[schedule.weight_parts]
-    if schedule.name == "1f1b":
+    if schedule.chunks == 1 and not schedule.weight_parts:
         return period, max(period, passing)
     return -(-period // schedule.chunks), -(-passing // schedule.chunks)
 

@@ -48,6 +48,25 @@ class Load(NamedTuple):
     shards: int = 1
 
 
+class SpanCosts(Protocol):
+    """Costs of all spans of layers at once, as floats up to rounding; entry (first, last) of shape (L + 1, L + 1).
+
+    Searches round them, and ask `StepCosts` where rounding decides.
+    """
+
+    def optimizer_spans(self, load: Load, group: ReplicaGroup) -> NDArray[np.float64]:
+        """Seconds of `optimizer_ticks`, whatever the layers of `load`."""
+        ...
+
+    def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> NDArray[np.float64]:
+        """Seconds of `sync_ticks`, whatever the layers of `load`."""
+        ...
+
+    def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Bytes of `memory_bytes` with nothing in flight, and those that each micro-batch in flight adds."""
+        ...
+
+
 class StepCosts(Protocol):
     """A cost model; ticks and bytes are whole numbers."""
 
@@ -79,6 +98,11 @@ class StepCosts(Protocol):
     @property
     def sources(self) -> tuple[tuple[str, str], ...]:
         """What comes from where."""
+        ...
+
+    @property
+    def spans(self) -> SpanCosts | None:
+        """The same for all spans at once, None where the model has no such form."""
         ...
 
     def micro_batches(self, kinds: tuple[str, ...]) -> tuple[int, ...]:

@@ -38,6 +38,8 @@ def judge_step_plan(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
 
 def _schedule(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
     wrong: list[str] = []
+    if (plan.schedule == "repetend") != (len(plan.kept) > 0):
+        return [f"schedule {plan.schedule} with {len(plan.kept)} numbers of micro-batches kept"]
     if plan.schedule not in problem.schedules:
         return [f"schedule {plan.schedule} is none of {', '.join(problem.schedules)}"]
     if not plan.stages:
@@ -52,6 +54,8 @@ def _schedule(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
                          "least 2 devices, and micro-batches a multiple of these")  # fmt: skip
         if any(stage.replicas != plan.stages[0].replicas for stage in plan.stages):
             wrong.append("interleaved stages: expected like replicas of all")
+    if plan.kept and (len(plan.kept) != count or min(plan.kept) < 1 or list(plan.kept) != sorted(plan.kept, reverse=True)):
+        wrong.append(f"{count} stages keep {list(plan.kept)} micro-batches: expected one number each, none above the one before")
     if plan.schedule.startswith("zb") and (count < 2 or _rounds(problem, plan) < max(_kept(plan, i) for i in range(count))):
         wrong.append(f"{_rounds(problem, plan)} micro-batches are too few for {plan.schedule} on {count} stages")
     return wrong
@@ -77,6 +81,8 @@ def _kept(plan: TrainingPlan, i: int) -> int:
 def _flight(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> int:
     """Most micro-batches kept by a stage; interleaved, by going through all passes of its device one by one."""
     rounds, chunks = _rounds(problem, plan), _chunks(plan)
+    if plan.kept:
+        return min(rounds, plan.kept[i])
     if chunks == 1:
         return min(rounds, _kept(plan, i))
     ranks = len(plan.stages) // chunks
@@ -95,7 +101,8 @@ def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
     """Return the ticks of a step of a plan without violations, from the model's numbers."""
     costs, count, chunks, rounds = problem.costs, len(plan.stages), _chunks(plan), _rounds(problem, plan)
     parts = {"zb-h1": 2, "zb-h2": 3}.get(plan.schedule, 0)
-    periods, first_pass, syncs, updates = [], 0, [], []
+    periods, passes, first_pass, syncs, updates = [], [], 0, [], []
+    links: list[int] = []
     for i, stage in enumerate(plan.stages):
         ticks, filling = [], []
         for group in stage.replicas:
@@ -110,19 +117,45 @@ def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
         first_pass += (max(filling) + chunks - 1) // chunks
         if i > 0:
             shares = costs.link_shares(*_sent(problem, plan, i), i == 1, i == count - 1, count)
+            links[-1] += shares.fill_behind
             period += shares.period_behind
             first_pass += (shares.fill_behind + chunks - 1) // chunks
         if i < count - 1:
             shares = costs.link_shares(*_sent(problem, plan, i + 1), i == 0, i == count - 2, count)
             period += shares.period_before
             first_pass += (shares.fill_before + chunks - 1) // chunks
+            links.append(shares.fill_before)
+        passes.append(max(ticks))
         periods.append(period)
         syncs.append(chunks * costs.sync_ticks(load, stage.replicas))
         updates.append(chunks * max(costs.optimizer_ticks(load, group) for group in stage.replicas))
     closing = max(x + y for x, y in zip(syncs, updates, strict=True))
     if costs.closing_apart:
         closing = max(syncs) + max(updates)
+    if plan.kept:
+        pace, first_pass = _repetend(periods, passes, links, plan.kept)
+        return pace * (rounds - 1) + first_pass + closing
     return max(periods) * (rounds * chunks - 1) + first_pass + closing
+
+
+def _repetend(periods: list[int], passes: list[int], links: list[int], kept: tuple[int, ...]) -> tuple[int, int]:
+    """Return the least period in which stages can keep so many micro-batches, by halving, and the first micro-batch's time."""
+    low, high = 0, max(1, sum(periods) + sum(passes) + sum(links))
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _waits(periods, passes, links, kept, middle) else (middle, high)
+    return high, _waits(periods, passes, links, kept, high)[0] + passes[0]
+
+
+def _waits(periods: list[int], passes: list[int], links: list[int], kept: tuple[int, ...], pace: int) -> list[int]:
+    """Return each stage's wait between forward and backward pass, stage by stage from the last; nothing if one is too long."""
+    found: list[int] = []
+    for i in range(len(periods) - 1, -1, -1):
+        after = found[0] + passes[i + 1] + links[i] if found else 0
+        found.insert(0, max(after, pace * (kept[i] - 1)))
+        if found[0] + periods[i] > pace * kept[i]:
+            return []
+    return found
 
 
 def _sum_of(row: NDArray[np.int64] | None, stage: PlanStage) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from placeopt.plans.repetends import behind_stages, least_pace, longest_wait
 from placeopt.plans.step_costs import Load
 from placeopt.plans.step_schedules import parse_schedule
 
@@ -45,12 +46,17 @@ class StepPrice:
     Attributes
     ----------
     step : ticks of a step. rounds : micro-batches per replica. slots : passes on a device, rounds times its stages.
+    pace : ticks between two passes, the longest period or that of a repetend. first : ticks of the first micro-batch.
+    links : ticks that it takes over each cut, there and back.
     bottleneck : index of the stage with the longest period.
     """
 
     step: int
     rounds: int
     slots: int
+    pace: int
+    first: int
+    links: tuple[int, ...]
     stages: tuple[StagePrice, ...]
 
     @property
@@ -67,7 +73,7 @@ class StepPrice:
 def plan_load(plan: TrainingPlan, position: int, rounds: int) -> Load:
     """Return what a stage holds."""
     schedule, stage = parse_schedule(plan.schedule), plan.stages[position]
-    flight = schedule.flight(len(plan.stages), position, rounds)
+    flight = schedule.flight(len(plan.stages), position, rounds, plan.kept)
     shards = stage.data if plan.sharded else 1
     first, last = stage.layers[0], stage.layers[-1] + 1
     return Load(first, last, plan.micro_batch, flight, bool(stage.recompute), schedule.chunks, shards)
@@ -83,10 +89,11 @@ def step_price(problem: StepPlanProblem, plan: TrainingPlan) -> StepPrice:
         for load, stage in zip(loads, plan.stages, strict=True)
     ]
     period, fill = list(compute), [_fill(costs, plan, loads[i], i, schedule) for i in range(count)]
-    waits = [0] * count
+    waits, links = [0] * count, []
     for i in range(count - 1):
         forward, backward = _transfers(costs, plan, i)
         shares = costs.link_shares(forward, backward, i == 0, i == count - 2, count)
+        links.append(shares.fill_before + shares.fill_behind)
         waits[i] += shares.fill_before
         waits[i + 1] += shares.fill_behind
         period[i] += shares.period_before
@@ -104,8 +111,12 @@ def step_price(problem: StepPlanProblem, plan: TrainingPlan) -> StepPrice:
     closing = max(stage.sync + stage.optimizer for stage in stages)
     if costs.closing_apart:
         closing = max(stage.sync for stage in stages) + max(stage.optimizer for stage in stages)
-    slots = rounds * schedule.chunks
-    return StepPrice((slots - 1) * max(period) + sum(fill) + closing, rounds, slots, tuple(stages))
+    slots, pace, first = rounds * schedule.chunks, max(period), sum(fill)
+    if plan.kept:
+        behind = behind_stages(compute, links)
+        pace = least_pace(period, behind, plan.kept)
+        first = longest_wait(behind, plan.kept, pace) + compute[0]
+    return StepPrice((slots - 1) * pace + first + closing, rounds, slots, pace, first, tuple(links), tuple(stages))
 
 
 def part_of(ticks: int, chunks: int) -> int:

@@ -7,6 +7,7 @@ stages idle for
     interleaved-1f1b:v      (S / v - 1)(f + i + w)             devices hold v stages each: S / v devices, n a multiple of S / v
     zb-h1                   (S - 1)(f + i - w), n >= S         every stage keeps S
     zb-h2                   (S - 1)(f + i - 2 w), n >= 2S - 1  every stage keeps 2S - 1
+    repetend                see `placeopt.plans.repetends`     as many as the plan says
 
 (exactly so for f = i = w where W is split off; for zb-h2 between a device's first pass and its last: it gains only where
 steps follow each other without a barrier, as a global norm of the gradients would be one). `StepPrice` applies this to
@@ -32,7 +33,8 @@ FORWARD, BACKWARD, WEIGHT = "F", "B", "W"
 """Kinds of passes; where W is not split off, B holds it."""
 
 INTERLEAVED = "interleaved-1f1b"
-WEIGHT_PARTS = {"1f1b": 0, "zb-h1": 2, "zb-h2": 3}
+REPETEND = "repetend"
+WEIGHT_PARTS = {"1f1b": 0, REPETEND: 0, "zb-h1": 2, "zb-h2": 3}
 """How often the time of W is taken from the fill of a stage."""
 
 LAPS = 3
@@ -71,9 +73,14 @@ class StepSchedule:
         return self.name != "zb-h2"
 
     @property
+    def chooses_kept(self) -> bool:
+        """Whether a plan says how many micro-batches each stage keeps (`TrainingPlan.kept`)."""
+        return self.name == REPETEND
+
+    @property
     def counts_stages(self) -> bool:
         """Whether what a stage keeps depends on the number of stages before it."""
-        return self.name != "1f1b"
+        return self.chunks > 1 or self.splits_backward
 
     def allows(self, stages: int, rounds: int) -> bool:
         """Whether the schedule exists for this number of stages and of micro-batches per replica."""
@@ -88,18 +95,18 @@ class StepSchedule:
             return f"a multiple of {self.chunks} stages on at least 2 devices, and micro-batches a multiple of these"
         return "at least 2 stages and " + {"zb-h1": "S", "zb-h2": "2S - 1"}.get(self.name, "1") + " micro-batches"
 
-    def flight(self, stages: int, position: int, rounds: int) -> int:
-        """Most micro-batches that a stage keeps at a time."""
+    def flight(self, stages: int, position: int, rounds: int, kept: tuple[int, ...] = ()) -> int:
+        """Most micro-batches that a stage keeps at a time; `kept` is that of the plan."""
         if self.chunks > 1:
             devices = stages // self.chunks
             return _interleaved_flight(devices, self.chunks, position, min(rounds, LAPS * devices))
-        return min(rounds, self._warm_up(stages, 0 if self.splits_backward else position))
+        return min(rounds, kept[position] if kept else self._warm_up(stages, 0 if self.splits_backward else position))
 
-    def order(self, stages: int, rounds: int, device: int) -> list[Step]:
-        """Return the passes of a device in order."""
+    def order(self, stages: int, rounds: int, device: int, kept: tuple[int, ...] = ()) -> list[Step]:
+        """Return the passes of a device in order; `kept` is that of the plan."""
         if self.chunks > 1:
             return _interleaved(stages // self.chunks, self.chunks, device, rounds)
-        warm = min(rounds, self._warm_up(stages, device))
+        warm = min(rounds, kept[device] if kept else self._warm_up(stages, device))
         delay = device * max(0, self.weight_parts - 1)
         steps = [Step(device, j, FORWARD) for j in range(warm)]
         for j in range(rounds):
@@ -118,7 +125,7 @@ class StepSchedule:
 
 @cache
 def parse_schedule(name: str) -> StepSchedule:
-    """Return the schedule with a name: 1f1b, interleaved-1f1b:V, zb-h1 or zb-h2.
+    """Return the schedule with a name: 1f1b, repetend, interleaved-1f1b:V, zb-h1 or zb-h2.
 
     Raises
     ------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
 
 from placeopt.plans.layer_tables import device_kind
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from placeopt.plans.layer_tables import LayerTable
@@ -38,6 +39,11 @@ class TabledStepCosts:
         """Where times, sizes and transfers come from."""
         return ("layer times, sizes", self.table.source), ("transfers, all-reduce", self.network.source)
 
+    @property
+    def spans(self) -> Self:
+        """Costs of all spans at once; see `SpanCosts`."""
+        return self
+
     def _known(self, group: ReplicaGroup, micro_batch: int) -> NDArray[np.float64]:
         times = self.table.times_of(group.kind, micro_batch, group.tensor)
         if times is None:
@@ -52,3 +58,9 @@ class TabledStepCosts:
     def degrees(self, kind: str) -> tuple[int, ...]:
         """Tensor degrees with times."""
         return self.table.degrees(kind)
+
+
+def span_sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sums of values[first:last] for all spans, 0 where a span is empty; shape (L + 1, L + 1)."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return np.triu(total[None] - total[:, None], 1)

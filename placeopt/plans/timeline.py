@@ -58,7 +58,7 @@ def step_timeline(
     parts = _parts(problem, plan, price)
     factor = np.ones((count, rounds, 2)) if noise is None else noise
     schedule = parse_schedule(plan.schedule)
-    orders = [schedule.order(count, rounds, device) for device in range(devices)]
+    orders = [schedule.order(count, rounds, device, plan.kept) for device in range(devices)]
     # what the price adds to a stage behind a cut is there and back
     wire = [0.0, *(stage.transfers / 2 for stage in price.stages[1:])]
     ready: dict[Step, float] = {Step(0, j, FORWARD): 0.0 for j in range(rounds)}

@@ -10,14 +10,14 @@ import numpy as np
 
 from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.step_bounds import NEVER, price_mixtures
-from placeopt.plans.step_costs import Load
+from placeopt.plans.step_costs import TICK_SECONDS, Load
 from placeopt.plans.step_price import pairs_of, part_of
 from placeopt.plans.step_problem import SHARES
 from placeopt.plans.step_schedules import parse_schedule
-from placeopt.solvers.planning.step_search import CLASS, CUT, PARENT, StepArrays, least_stage_period
+from placeopt.solvers.planning.step_search import CLASS, COMPARED, CUT, PARENT, StepArrays, least_stage_period
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 
 PRICE_STEPS = (8, 4)
 """Mixtures of the prices of two kinds, and of more, by which labels are dropped."""
+
+
+FIRST_LABELS = 10**6
+"""Labels of a kernel that has not run."""
+
+NEAR_HALF = 1e-3
+"""Seconds are rounded to ticks one by one where they are nearer to a half than this, and 1e-12 of them."""
+
+NEAR_BYTES, NEAR_PART = 64.0, 1e-9
+"""What fits is asked one by one where it is nearer to the limit than this, in bytes and in parts of them."""
 
 
 class Variant(NamedTuple):
@@ -83,14 +93,30 @@ class BatchTables:
                 found.setdefault(key, []).append((first, last))
         return found
 
-    def table(self, function: object) -> NDArray[np.int64]:
+    @cached_property
+    def inside(self) -> NDArray[np.bool_]:
+        """Which spans of layers are not empty."""
+        return np.triu(np.ones((self.layers + 1,) * 2, dtype=np.bool_), 1)
+
+    def table(self, function: Callable[[int, int], int]) -> NDArray[np.int64]:
         """Fill a table over spans of layers by a function of (first, last)."""
         found = np.full((self.layers + 1, self.layers + 1), -1, dtype=np.int64)
         for spans in self.spans.values():
-            value = function(*spans[0])  # type: ignore[operator]
+            value = function(*spans[0])
             for first, last in spans:
                 found[first, last] = value
         return found
+
+    def ticks(self, seconds: NDArray[np.float64] | None, function: Callable[[int, int], int]) -> NDArray[np.int64]:
+        """Round a table of seconds; where there is none, or rounding decides, by a function of (first, last)."""
+        if seconds is None:
+            return self.table(function)
+        exact = seconds / TICK_SECONDS
+        found = np.where(seconds > 0, np.maximum(np.floor(exact + 0.5), 1), 0).astype(np.int64)
+        unsure = np.abs(exact - np.floor(exact) - 0.5) < NEAR_HALF + 1e-12 * np.abs(exact)
+        for first, last in np.argwhere(unsure & self.inside).tolist():
+            found[first, last] = function(first, last)
+        return np.where(self.inside, found, -1)
 
     @cached_property
     def compute(self) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
@@ -119,7 +145,7 @@ class BatchTables:
         return self._flight[chunks, shards]
 
     def _most_in_flight(self, chunks: int, shards: int) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
-        found = {}
+        found, many = {}, max(2 * self.problem.max_stages, self.problem.batch)
         for k, kind, tensor, again in self.kinds:
             room, group = self.problem.pools[k].memory, ReplicaGroup(kind, tensor, 1)
 
@@ -128,13 +154,25 @@ class BatchTables:
                     load = Load(first, last, self.micro_batch, flight, again, chunks, shards)
                     return self.problem.costs.memory_bytes(load, group) <= room
 
-                low, high = 0, 2 * self.problem.max_stages + 1
+                low, high = 0, many + 1
                 while high - low > 1:
                     middle = (low + high) // 2
                     low, high = (middle, high) if fits(middle) else (low, middle)
                 return low
 
-            found[kind, tensor, again] = self.table(most)
+            if self.problem.costs.spans is None:
+                found[kind, tensor, again] = self.table(most)
+                continue
+            load = Load(0, self.layers, self.micro_batch, 0, again, chunks, shards)
+            fixed, each = self.problem.costs.spans.memory_spans(load, group)
+            left = room - fixed
+            fitting = np.where(each > 0, left / np.where(each > 0, each, 1.0), np.where(left >= 0, many, -1.0)).clip(-1, many)
+            number = np.clip(np.floor(fitting), 0, many).astype(np.int64)
+            slack = NEAR_BYTES + NEAR_PART * (np.abs(fixed) + room)
+            unsure = np.abs(left - np.round(fitting) * each) <= slack
+            for first, last in np.argwhere(unsure & self.inside).tolist():
+                number[first, last] = most(first, last)
+            found[kind, tensor, again] = np.where(self.inside, number, -1)
         return found
 
     @cached_property
@@ -157,13 +195,23 @@ class BatchTables:
     def optimizer(self, kind: str, tensor: int, recompute: bool, shards: int) -> NDArray[np.int64]:
         """Optimizer ticks of spans of layers."""
         if (kind, tensor, shards) not in self._optimizer:
-            group = ReplicaGroup(kind, tensor, 1)
-            self._optimizer[kind, tensor, shards] = self.table(
-                lambda first, last: self.problem.costs.optimizer_ticks(
-                    Load(first, last, self.micro_batch, 1, recompute, 1, shards), group
-                )
+            costs, group = self.problem.costs, ReplicaGroup(kind, tensor, 1)
+            load = Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards)
+            self._optimizer[kind, tensor, shards] = self.ticks(
+                None if costs.spans is None else costs.spans.optimizer_spans(load, group),
+                lambda first, last: costs.optimizer_ticks(load._replace(first=first, last=last), group),
             )
         return self._optimizer[kind, tensor, shards]
+
+    def all_reduce(self, groups: tuple[ReplicaGroup, ...], recompute: bool, shards: int) -> NDArray[np.int64]:
+        """Ticks of the all-reduce of spans of layers."""
+        if (groups, shards) not in self.sync:
+            costs, load = self.problem.costs, Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards)
+            self.sync[groups, shards] = self.ticks(
+                None if costs.spans is None else costs.spans.sync_spans(load, groups),
+                lambda first, last: costs.sync_ticks(load._replace(first=first, last=last), groups),
+            )
+        return self.sync[groups, shards]
 
     def classes(self, data: int) -> Iterator[StageClass]:
         """Yield what a stage can be with a data degree."""
@@ -186,6 +234,7 @@ class DegreeTables:
     Attributes
     ----------
     rounds : micro-batches per replica. turns : how often the longest period counts. classes : what a stage can be.
+    last_labels : labels that the kernel made the last time.
     """
 
     def __init__(self, batch: BatchTables, data: int, variant: Variant) -> None:
@@ -195,6 +244,7 @@ class DegreeTables:
         self.turns = self.rounds * self.schedule.chunks - 1
         self.shards = data if variant.sharded else 1
         self.classes = list(batch.classes(data))
+        self.last_labels = FIRST_LABELS
         if variant.groups >= 0:
             groups = list(dict.fromkeys(c.groups for c in self.classes))[variant.groups]
             self.classes = [c for c in self.classes if c.groups == groups]
@@ -255,12 +305,30 @@ class DegreeTables:
         arrays = self.arrays
         return int(arrays.compute.max() + arrays.before.max(initial=0) + arrays.behind.max(initial=0))
 
-    def least_period(self, low: int, stages: int = 0) -> int:
-        """Return a bound on the longest period, at least `low`, that knows stages and memory; NEVER: nothing fits.
+    @cached_property
+    def ample(self) -> int:
+        """A period in which a micro-batch passes all stages there and back."""
+        arrays = self.arrays
+        slowest = arrays.compute.max(axis=0, initial=1)
+        links = arrays.before.max(axis=(0, 1, 2), initial=0) + arrays.behind.max(axis=(0, 1, 2), initial=0)
+        return 2 * int(sum(slowest[i, i + 1] for i in range(self.batch.layers)) + links.sum())
+
+    def fits(self, plan: TrainingPlan) -> bool:
+        """Whether the stages of a repetend have room for what it keeps."""
+        flight, classes = self.spans[1], {(c.groups, c.recompute): i for i, c in enumerate(self.classes)}
+        return all(
+            flight[classes[stage.replicas, bool(stage.recompute)], stage.layers[0], stage.layers[-1] + 1] >= min(count, self.rounds)
+            for stage, count in zip(plan.stages, plan.kept, strict=True)
+        )
+
+    def least_period(self, low: int, high: int, stages: int = 0) -> int:
+        """Return a bound on the longest period, at least `low`, that knows stages and memory; NEVER: above `high`.
 
         `stages` is their number, 0: any; where all stages have like replicas, they use no more devices than that.
         """
-        high = int(self.spans[0].max(initial=0))
+        if high < low:
+            return NEVER
+        high = min(high, int(self.spans[0].max(initial=0)))
         pool = self.pool if self.variant.groups < 0 else self.spans[2][0] * stages
         found = least_stage_period(self.spans, self.price, pool, low, max(low, high))
         return NEVER if found > max(low, high) else int(found)
@@ -270,18 +338,22 @@ class DegreeTables:
         """The tables as the kernel takes them."""
         problem, width = self.problem, self.batch.layers + 1
         compute, flight, used = self.spans
-        closing = np.array([self._closing(c) for c in self.classes])
+        closing = [self._closing(c) for c in self.classes]
+        sync, update = (np.array([both[i] for both in closing]) for i in (0, 1))
         possible = (compute >= 0) & (flight > 0)
-        # some stage holds any layer: the least closing of the spans that do, over all spans
-        by_span = np.where(possible, closing, 2**60).min(axis=0)
-        floor = max(int(by_span[: i + 1, i + 1 :].min()) for i in range(width - 1))
+        floors = []
+        for ticks in (sync, update):
+            # some stage holds any layer: the least of the spans that do, over all layers
+            by_span = np.where(possible, ticks, 2**60).min(axis=0)
+            floors.append(max(int(by_span[: i + 1, i + 1 :].min()) for i in range(width - 1)))
         before, behind = self._links()
         last_fill = part_of(compute[:, :, -1], self.schedule.chunks)  # type: ignore[arg-type]
         return StepArrays(
-            compute=compute, fill=self.fill, last_fill=np.ascontiguousarray(last_fill), flight=flight, closing=closing,
+            compute=compute, fill=self.fill, last_fill=np.ascontiguousarray(last_fill), flight=flight, sync=sync, update=update,
             used=used, before=before, behind=behind, least_fill=self.least_fill,
-            least_closing=floor, pool=self.pool, price=self.price, need=self.need(0), least_stages=1,
-            most_stages=problem.max_stages,
+            least_sync=floors[0], least_update=floors[1], pool=self.pool, price=self.price, need=self.need(0),
+            least_stages=1, most_stages=problem.max_stages, compared=COMPARED[self.schedule.chooses_kept],
+            rounds=self.rounds,
         )  # fmt: skip
 
     def arrays_of(self, stages: int) -> StepArrays:
@@ -293,22 +365,22 @@ class DegreeTables:
     def need(self, stages: int) -> NDArray[np.int64]:
         """Micro-batches kept by the k-th stage from the end."""
         most = stages or self.problem.max_stages
+        if self.schedule.chooses_kept:
+            return np.array([0, *[1] * most], dtype=np.int64)
         return np.array([0, *(self.schedule.flight(most, most - k, self.rounds) for k in range(1, most + 1))], dtype=np.int64)
 
     def _joined(self, tables: dict[tuple[str, int, bool], NDArray[np.int64]], c: StageClass, join: object) -> NDArray[np.int64]:
         found = [tables[group.kind, group.tensor, c.recompute] for group in c.groups]
         return found[0] if len(found) == 1 else join(*found)  # type: ignore[operator,no-any-return]
 
-    def _closing(self, c: StageClass) -> NDArray[np.int64]:
-        costs, size = self.problem.costs, self.batch.micro_batch
-        shards, key = self.shards, (c.groups, self.shards)
-        if key not in self.batch.sync:
-            self.batch.sync[key] = self.batch.table(
-                lambda first, last: costs.sync_ticks(Load(first, last, size, 1, c.recompute, 1, shards), c.groups)
-            )
-        optimizer = [self.batch.optimizer(group.kind, group.tensor, c.recompute, shards) for group in c.groups]
-        total = self.batch.sync[key] + np.max(optimizer, axis=0)
-        return np.asarray(np.where(total < 0, -1, self.schedule.chunks * total))
+    def _closing(self, c: StageClass) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return what closes the step: all-reduce and optimizer, as one where the costs add them stage by stage."""
+        sync = self.batch.all_reduce(c.groups, c.recompute, self.shards)
+        update = np.max([self.batch.optimizer(g.kind, g.tensor, c.recompute, self.shards) for g in c.groups], axis=0)
+        if not self.problem.costs.closing_apart:
+            sync, update = sync + update, np.zeros_like(update)
+        inside, chunks = self.batch.inside, self.schedule.chunks
+        return np.where(inside, chunks * sync, -1), np.where(inside, chunks * update, -1)
 
     def _links(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the shares of the transfers over each cut between stages of any two classes."""

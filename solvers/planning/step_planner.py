@@ -5,7 +5,9 @@ and closing f) are met one after the other: f(m) is the least f of plans whose p
 dynamic program, and every plan with a period of at least a that keeps to m takes at least (n - 1) a + f(m). What cannot
 beat the best plan known is passed over, so that the bound holds wherever the search is cut off: it is the least bound of
 what was not closed. Schedules whose memory depends on the number of stages (interleaved, zero-bubble) are searched for each
-number of stages apart, interleaved ones for each kind and number of like replicas too.
+number of stages apart, interleaved ones for each kind and number of like replicas too. For repetends, whose period is longer
+than that of their stages where memory is short, the dynamic program bounds all plans with a period in a range (`step_search`
+says why), and the range is halved until the bound is not below the best plan: at a single period it is exact.
 
 References
 ----------
@@ -22,11 +24,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from placeopt.model.interruptible import call_interruptibly
+from placeopt.plans.repetends import behind_stages, kept_at
 from placeopt.plans.step_bounds import NEVER, batch_work, period_and_fill
 from placeopt.plans.step_price import StepPrice, step_price
 from placeopt.plans.step_schedules import parse_schedule
 from placeopt.solvers.planning.step_classes import BatchTables, DegreeTables, SyncKey, Variant
-from placeopt.solvers.planning.step_search import CLOSING, FILL, search_period
+from placeopt.solvers.planning.step_search import search_period
 from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
@@ -49,6 +52,9 @@ DIVES = 12
 
 GUESS = 4
 """A first plan is looked for up to this part (1 / GUESS) above the bound on its period."""
+
+FEW_LABELS = 4000
+"""A kernel that made fewer labels the last time takes milliseconds, less than a thread is worth."""
 
 
 @dataclass(frozen=True, order=True)
@@ -126,17 +132,24 @@ class _Front:
 
     def open(self, part: _Range) -> None:
         """Bound a range better, or split it."""
-        if not part.stages and parse_schedule(part.variant.schedule).counts_stages:
+        schedule = parse_schedule(part.variant.schedule)
+        # what is known of a plan of any number of stages is found out once, where stages do not share devices
+        if not part.stages and schedule.counts_stages and (schedule.chunks > 1 or part.depth > 1):
             self._count_stages(part)
             return
         tables = self._tables(part)
         if part.depth == 0:
             if tables.possible:
-                least = tables.least_period(part.least, part.stages)
-                self._push(replace(part, least=least, rest=max(part.rest, int(tables.least_fill[-1])), depth=1))
+                most = self._most_period(tables, part)
+                least = tables.least_period(part.least, most, part.stages) if most >= part.least else NEVER
+                if least < NEVER:
+                    self._push(replace(part, least=least, rest=max(part.rest, int(tables.least_fill[-1])), depth=1))
         elif part.depth == 1:
             arrays = tables.arrays
-            self._push(replace(part, rest=int(arrays.least_fill[-1]) + arrays.least_closing, depth=2))
+            rest = int(arrays.least_fill[-1]) + arrays.least_sync + arrays.least_update
+            self._push(replace(part, rest=max(part.rest, rest), depth=2))
+        elif schedule.chooses_kept:
+            self._halve(tables, part)
         else:
             self._split(tables, part)
 
@@ -163,7 +176,7 @@ class _Front:
                 return
             if part.variant.schedule == "1f1b" and all(pool.count % part.data == 0 for pool in self.problem.pools):
                 tables = self._tables(part)
-                least = tables.least_period(part.least) if tables.possible else NEVER
+                least = tables.least_period(part.least, NEVER) if tables.possible else NEVER
                 if least < NEVER:
                     bound = tables.turns * least + int(tables.least_fill[-1])
                     found.append((bound, part.micro_batch, part.data, part.variant, least, tables))
@@ -171,16 +184,25 @@ class _Front:
             cutoff = min(NEVER, self.goal - tables.turns * least)
             if self.tracker.stop() or cutoff <= 0:
                 return
-            labels, at = self._ask(tables, 0, min(least + least // GUESS, tables.most_period), cutoff)
+            labels, at, _ = self._ask(tables, 0, (least, min(least + least // GUESS, tables.most_period)), cutoff)
             if at >= 0:
-                self._offer(tables, labels, at)
+                self._offer(tables.plan(labels, int(at)))
 
-    def _offer(self, tables: DegreeTables, labels: NDArray[np.int64], at: int) -> StepPrice:
-        """Offer the plan of a label, and return its price."""
-        plan = tables.plan(labels, int(at))
+    def _offer(self, plan: TrainingPlan) -> StepPrice:
+        """Offer a plan, and return its price."""
         price = step_price(self.problem, plan)
         self.tracker.offer(price.step, plan)
         return price
+
+    def _offer_kept(self, plan: TrainingPlan, tables: DegreeTables, paces: set[int]) -> None:
+        """Offer a plan with what its stages have to keep at some periods, where that fits."""
+        price = step_price(self.problem, plan)
+        periods = [stage.period for stage in price.stages]
+        behind = behind_stages([stage.compute for stage in price.stages], price.links)
+        for kept in sorted({tuple(kept_at(periods, behind, pace)) for pace in paces}):
+            found = replace(plan, kept=kept)
+            if tables.fits(found):
+                self._offer(found)
 
     def _tables(self, part: _Range) -> DegreeTables:
         """Return the tables of a range, made on first use."""
@@ -191,20 +213,45 @@ class _Front:
             self.tables[key] = DegreeTables(self.batches[part.micro_batch], part.data, part.variant)
         return self.tables[key]
 
-    def _ask(self, tables: DegreeTables, stages: int, limit: int, cutoff: int) -> tuple[NDArray[np.int64], int]:
-        """Run the kernel; on devices of one kind it takes milliseconds, which is less than a thread would cost."""
+    def _ask(
+        self, tables: DegreeTables, stages: int, periods: tuple[int, int], cutoff: int
+    ) -> tuple[NDArray[np.int64], int, int]:
+        """Run the kernel for periods from..to, in a thread where it may take long."""
         self.tracker.count()
         arrays = tables.arrays_of(stages)
-        if len(self.problem.pools) == 1:
-            return search_period(arrays, limit, cutoff)  # type: ignore[no-any-return]
-        return call_interruptibly(lambda: search_period(arrays, limit, cutoff))
+        if tables.last_labels < FEW_LABELS:
+            found: tuple[NDArray[np.int64], int, int] = search_period(arrays, *periods, cutoff)
+        else:
+            found = call_interruptibly(lambda: search_period(arrays, *periods, cutoff))
+        tables.last_labels = len(found[0])
+        return found
+
+    def _most_period(self, tables: DegreeTables, part: _Range) -> int:
+        """Return the longest period of a range with which a plan could be better than the best one."""
+        if not tables.turns or self.goal >= NEVER:
+            return part.most
+        return min(part.most, (self.goal - 1 - part.rest) // tables.turns)
+
+    def _halve(self, tables: DegreeTables, part: _Range) -> None:
+        """Bound the repetends of a range of periods, offer what the bound is made of, and put back both halves."""
+        top = min(self._most_period(tables, part), tables.ample)
+        if top < part.least:
+            return
+        cutoff = min(NEVER, self.goal - tables.turns * part.least)
+        labels, at, rest = self._ask(tables, 0, (part.least, top), cutoff)
+        if at < 0:
+            return
+        plan = tables.plan(labels, int(at))
+        self._offer_kept(plan, tables, {part.least, (part.least + top) // 2, top})
+        if part.least < top:
+            middle = (part.least + top) // 2
+            self._push(replace(part, most=middle, rest=rest))
+            self._push(replace(part, least=middle + 1, most=top, rest=rest))
 
     def _split(self, tables: DegreeTables, part: _Range) -> None:
         """Ask for the best plan below a limit inside a range, and put back what is still open."""
         turns = tables.turns
-        top = min(part.most, tables.most_period)
-        if turns and self.goal < NEVER:
-            top = min(top, (self.goal - 1 - part.rest) // turns)
+        top = min(self._most_period(tables, part), tables.most_period)
         if top < part.least:
             return
         if self.goal >= NEVER:
@@ -212,14 +259,10 @@ class _Front:
         else:
             limit = top if top - part.least <= NEAR * part.least else (part.least + top) // 2
         limit = min(limit, top)
-        labels, at = self._ask(tables, part.stages, limit, min(NEVER, self.goal - turns * part.least))
+        labels, at, rest = self._ask(tables, part.stages, (part.least, limit), min(NEVER, self.goal - turns * part.least))
         if at >= 0:
-            price = self._offer(tables, labels, at)
-            rest = int(labels[at, FILL] + labels[at, CLOSING])
-            reached = max(stage.period for stage in price.stages)
-            self._push(replace(part, most=min(limit, reached - 1), rest=rest))
-            # plans with periods reached..limit have at least this fill and closing
-            if turns * reached + rest < price.step:
-                self._push(replace(part, least=reached, most=limit, rest=rest))
+            # plans with periods from here to the limit take as long in fill and closing: none of them is better
+            price = self._offer(tables.plan(labels, int(at)))
+            self._push(replace(part, most=min(limit, price.pace - 1), rest=rest))
         if limit < top:
             self._push(replace(part, least=limit + 1, most=top))

@@ -1,10 +1,17 @@
 """Kernel of `plan-stages`: the least fill and closing of plans whose stages keep to a period.
 
 Stages are laid from the last one backwards, so that the micro-batches in flight are known. A label at (cut i, class c)
-after p stages holds the devices used, the fill and closing so far and the open period of its first stage, which still
-lacks the transfers over the cut before it; a label that is not better in any of these is dropped. Labels that cannot
-get the rest of the layers onto the devices left, at any of some prices, or cannot end below the value known are
-dropped as well.
+after p stages holds the devices used, the fill, the longest all-reduce and optimizer step so far and the open period of its
+first stage, which still lacks the transfers over the cut before it; a label that is not better in any of these is dropped.
+Labels that cannot get the rest of the layers onto the devices left, at any of some prices, or cannot end below the value
+known are dropped as well.
+
+Repetends (`placeopt.plans.repetends` has the recursion) are searched for all periods P of a range low..limit at once. A
+stage has q = ceil((z + period) / P) - 1 micro-batches between its forward and its backward pass, z being what the stages
+behind it take, and waits until q P where that is later. With the limit in place of the first P and low in place of the
+second, no q and no wait is larger than for any P of the range, by induction from the last stage: the value is a lower bound
+for the whole range, and exact where low = limit. Both grow with z, the period and the pass of the stage, so that a label
+that is less in all of them, with no less room in memory, is never worse.
 """
 
 from __future__ import annotations
@@ -18,11 +25,14 @@ from placeopt.model.compiled import entry, inner
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FILL, CLOSING, OPEN, CUT, CLASS, PARENT, NEXT, USED = range(8)
-"""Columns of a label: ticks, where its first stage begins and its class, links, and from USED on devices used of each kind."""
+FILL, SYNC, UPDATE, OPEN, PASS, ROOM, CUT, CLASS, PARENT, NEXT, USED = range(11)
+"""Columns of a label: ticks, where its first stage begins and its class, links, and from USED on devices used of each kind.
 
-COMPARED = 3
-"""The first columns, in which less is better, as it is in the devices used."""
+With repetends FILL leaves the first stage out, PASS is its part, and ROOM less the micro-batches that fit; 0 otherwise.
+"""
+
+COMPARED = {False: 4, True: 6}
+"""So many first columns, less being better as it is in the devices used, are compared without and with repetends."""
 
 MIDDLE, FIRST_SHORT, FIRST_LONG = range(3)
 """Third index of `before`: the stage before the cut is inside, or first of at most three stages, or first of more."""
@@ -31,6 +41,9 @@ INSIDE, LAST = range(2)
 """Third index of `behind`: whether the stage behind the cut is the last one."""
 
 PERIOD, FILLING = range(2)
+PRECISION = 4096
+"""Bounds on periods are met to this part."""
+
 NONE = 2**62
 
 
@@ -44,17 +57,21 @@ class StepArrays(NamedTuple):
     fill: NDArray[np.int64]  # (C, L + 1, L + 1) what a stage adds to the fill, transfers apart
     last_fill: NDArray[np.int64]  # (C, L + 1) the same of a last stage that begins at a layer
     flight: NDArray[np.int64]  # (C, L + 1, L + 1) most micro-batches that fit
-    closing: NDArray[np.int64]  # (C, L + 1, L + 1)
+    sync: NDArray[np.int64]  # (C, L + 1, L + 1) all-reduce, or all-reduce and optimizer where these are not apart
+    update: NDArray[np.int64]  # (C, L + 1, L + 1) optimizer, where it is apart
     used: NDArray[np.int64]  # (C, K) devices of each kind
     before: NDArray[np.int64]  # (C, C, 3, 2, L + 1) share of the stage before each cut, of period and fill
     behind: NDArray[np.int64]  # (C, C, 2, 2, L + 1)
     least_fill: NDArray[np.int64]  # (L + 1,) of the layers before each cut
-    least_closing: int
+    least_sync: int
+    least_update: int
     pool: NDArray[np.int64]  # (K,) devices there are
     price: NDArray[np.int64]  # (P, K)
     need: NDArray[np.int64]  # (most_stages + 1,)
     least_stages: int
     most_stages: int
+    compared: int
+    rounds: int
 
 
 @inner
@@ -102,10 +119,9 @@ def least_prices(spans, price, limit):  # type: ignore[no-untyped-def]
 
 @entry
 def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untyped-def]
-    """Return the least limit in low..high for which the devices may do, `high` + 1 if none does."""
-    high += 1
-    while low < high:
-        middle = (low + high) // 2
+    """Return a limit in low..high below which the devices do not do, near the largest one; `high` + 1 if none does."""
+    middle, top = high, high
+    while True:
         found = least_prices(spans, price, middle)
         enough = True
         for k in range(len(price)):
@@ -113,9 +129,13 @@ def least_stage_period(spans, price, pool, low, high):  # type: ignore[no-untype
             enough = enough and found[k, -1] <= supply
         if enough:
             high = middle
+        elif middle == top:
+            return top + 1
         else:
             low = middle + 1
-    return low
+        if high - low <= low // PRECISION:
+            return low
+        middle = (low + high) // 2
 
 
 @inner
@@ -124,7 +144,8 @@ def _hopeless(arrays, left, row, cutoff):  # type: ignore[no-untyped-def]
     cut = row[CUT]
     if _too_many(arrays.pool, row):
         return True
-    if row[FILL] + arrays.least_fill[cut] + max(row[CLOSING], arrays.least_closing) >= cutoff:
+    closing = max(row[SYNC], arrays.least_sync) + max(row[UPDATE], arrays.least_update)
+    if row[FILL] + row[PASS] + arrays.least_fill[cut] + closing >= cutoff:
         return True
     for k in range(len(arrays.price)):
         if _total(row, USED, arrays.price[k]) > left[k, cut]:
@@ -133,13 +154,13 @@ def _hopeless(arrays, left, row, cutoff):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _insert(labels, head, used, row):  # type: ignore[no-untyped-def]
+def _insert(labels, head, used, row, compared):  # type: ignore[no-untyped-def]
     """Add a label to the list of its cut and class unless one there is as good; drop those that it beats."""
     cut, c = row[CUT], row[CLASS]
     previous, at = -1, head[cut, c]
     while at >= 0:
         better, worse = True, True
-        for k in range(COMPARED):
+        for k in range(compared):
             better = better and row[k] <= labels[at, k]
             worse = worse and row[k] >= labels[at, k]
         for k in range(USED, len(row)):
@@ -175,24 +196,41 @@ def _last_stages(arrays, table, left, limit, cutoff):  # type: ignore[no-untyped
             if ticks < 0 or ticks > limit or arrays.flight[c, first, end] < arrays.need[1]:
                 continue
             row[USED:] = arrays.used[c]
-            row[FILL], row[OPEN] = arrays.last_fill[c, first], ticks
-            row[CLOSING], row[CUT], row[CLASS] = arrays.closing[c, first, end], first, c
+            row[OPEN], row[CUT], row[CLASS] = ticks, first, c
+            row[SYNC], row[UPDATE] = arrays.sync[c, first, end], arrays.update[c, first, end]
+            if arrays.compared > ROOM:
+                row[PASS], row[ROOM] = arrays.last_fill[c, first], -arrays.flight[c, first, end]
+            else:
+                row[FILL] = arrays.last_fill[c, first]
             if not _hopeless(arrays, left, row, cutoff):
-                used = _insert(labels, head, used, row)
+                used = _insert(labels, head, used, row, arrays.compared)
     return labels, head, used
 
 
 @inner
+def _passed(arrays, label, period, low, limit):  # type: ignore[no-untyped-def]
+    """Return the fill of a label whose first stage has a period, waits of a repetend included; NONE: too many in flight."""
+    if arrays.compared <= ROOM:
+        return label[FILL]
+    between = (label[FILL] + period - 1) // max(1, limit)
+    if min(between + 1, arrays.rounds) > -label[ROOM]:
+        return NONE
+    return max(label[FILL], between * low) + label[PASS]
+
+
+@inner
 def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-def]
-    """Lay every possible stage before the label `at`, which has `stages` - 1 stages; `bounds`: left, limit, cutoff."""
+    """Lay every possible stage before the label `at`, which has `stages` - 1 stages; `bounds`: left, low, limit, cutoff."""
     labels, head, used = table
-    left, limit, cutoff = bounds
+    left, low, limit, cutoff = bounds
     cut, c = labels[at, CUT], labels[at, CLASS]
     row = np.zeros(labels.shape[1], np.int64)
     row[PARENT] = at
     end = LAST if stages == 2 else INSIDE
     for d in range(arrays.compute.shape[0]):
-        if labels[at, OPEN] + arrays.behind[d, c, end, PERIOD, cut] > limit:
+        period = labels[at, OPEN] + arrays.behind[d, c, end, PERIOD, cut]
+        passed = NONE if period > limit else _passed(arrays, labels[at], period, low, limit)
+        if passed >= NONE:
             continue
         for kind in range(len(arrays.pool)):
             row[USED + kind] = labels[at, USED + kind] + arrays.used[d, kind]
@@ -206,9 +244,13 @@ def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-d
             row[OPEN] = ticks + arrays.before[d, c, place, PERIOD, cut]
             if row[OPEN] > limit:
                 continue
-            row[FILL] = labels[at, FILL] + arrays.behind[d, c, end, FILLING, cut] + arrays.fill[d, first, cut]
-            row[FILL] += arrays.before[d, c, place, FILLING, cut]
-            row[CLOSING] = max(labels[at, CLOSING], arrays.closing[d, first, cut])
+            row[FILL] = passed + arrays.behind[d, c, end, FILLING, cut] + arrays.before[d, c, place, FILLING, cut]
+            if arrays.compared > ROOM:
+                row[PASS], row[ROOM] = arrays.fill[d, first, cut], -arrays.flight[d, first, cut]
+            else:
+                row[FILL] += arrays.fill[d, first, cut]
+            row[SYNC] = max(labels[at, SYNC], arrays.sync[d, first, cut])
+            row[UPDATE] = max(labels[at, UPDATE], arrays.update[d, first, cut])
             row[CUT], row[CLASS] = first, d
             if _hopeless(arrays, left, row, cutoff):
                 continue
@@ -216,19 +258,22 @@ def _lay_before(arrays, table, at, stages, bounds):  # type: ignore[no-untyped-d
                 grown = np.empty((2 * used, labels.shape[1]), np.int64)
                 grown[:used] = labels
                 labels = grown
-            used = _insert(labels, head, used, row)
+            used = _insert(labels, head, used, row, arrays.compared)
     return labels, head, used
 
 
 @entry
-def search_period(arrays, limit, cutoff):  # type: ignore[no-untyped-def]
-    """Return (labels, best label or -1): least fill + closing below `cutoff` with periods of at most `limit`."""
+def search_period(arrays, low, limit, cutoff):  # type: ignore[no-untyped-def]
+    """Return (labels, best label or -1, its fill + closing): the least one below `cutoff` with periods of at most `limit`.
+
+    With repetends, whose period is low..limit, that is a lower bound.
+    """
     classes, width = arrays.compute.shape[0], arrays.compute.shape[1]
     left = -least_prices((arrays.compute, arrays.flight, arrays.used), arrays.price, limit)
     for k in range(len(left)):
         left[k] += _total(arrays.pool, 0, arrays.price[k])
     head = np.full((width, classes), -1, np.int64)
-    table = (np.empty((4096, USED + len(arrays.pool)), np.int64), head, 0)
+    table = (np.empty((4096 + width * classes, USED + len(arrays.pool)), np.int64), head, 0)
     table = _last_stages(arrays, table, left, limit, cutoff)
     best = -1
     for stages in range(1, arrays.most_stages + 1):
@@ -236,7 +281,8 @@ def search_period(arrays, limit, cutoff):  # type: ignore[no-untyped-def]
         for c in range(classes):
             at = head[0, c] if stages >= arrays.least_stages else -1
             while at >= 0:
-                value = labels[at, FILL] + labels[at, CLOSING]
+                passed = _passed(arrays, labels[at], labels[at, OPEN], low, limit)
+                value = passed + labels[at, SYNC] + labels[at, UPDATE]
                 if value < cutoff:
                     best, cutoff = at, value
                 at = labels[at, NEXT]
@@ -249,8 +295,8 @@ def search_period(arrays, limit, cutoff):  # type: ignore[no-untyped-def]
             for c in range(classes):
                 at = head[cut, c]
                 while at >= 0:
-                    table = _lay_before(arrays, table, at, stages + 1, (left, limit, cutoff))
+                    table = _lay_before(arrays, table, at, stages + 1, (left, low, limit, cutoff))
                     at = table[0][at, NEXT]
         if table[2] == start:
             break
-    return table[0][: table[2]].copy(), best
+    return table[0][: table[2]].copy(), best, cutoff

@@ -26,6 +26,16 @@ def test_the_optimum_is_that_of_brute_force(seed):
     check_optimum(problem)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_closings_apart_are_searched_to_the_end(seed):
+    """Where the longest all-reduce and the longest optimizer step are of unlike stages, tolerance 0 ends with a proof.
+
+    A range of periods was opened again and again until the time was over.
+    """
+    problem = step_problem(seed, kinds=2, layers=4, devices=3, apart=True, data_degrees=(1,), batch=7)
+    check_optimum(problem, evaluations=2000)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_bounds_hold_for_every_plan(seed):
     """The area bound is not above any plan."""
