@@ -9,7 +9,7 @@ from itertools import combinations, product
 import numpy as np
 
 from placeopt.model.budget import Budget
-from placeopt.plans.plan import PlanStage, ReplicaGroup, TrainingPlan
+from placeopt.plans.plan import FORMS, PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import SamplePlanProblem
 from placeopt.plans.step_costs import LinkShares
 from placeopt.plans.step_judge import judge_step_plan
@@ -75,15 +75,20 @@ class TableCosts:
         """Two degrees."""
         return (1, 2)
 
-    def layer_ticks(self, kind, tensor, micro_batch, recompute):
-        """Random, smaller on more devices and for smaller micro-batches."""
-        ticks = self.draw(kind, 7, low=20, high=60, size=self.num_layers) * micro_batch // tensor
+    def forms(self, kind, tensor):
+        """Pairs of devices split layers in every way."""
+        return ("", *FORMS) if tensor > 1 else ("",)
+
+    def layer_ticks(self, kind, tensor, micro_batch, recompute, form=""):
+        """Random, smaller on more devices and for smaller micro-batches, of each way to split for itself."""
+        low = {"": 20, "sequence": 18, "expert": 12}[form]
+        ticks = self.draw(kind, 7, form, low=low, high=60, size=self.num_layers) * micro_batch // tensor
         return ticks * 4 // 3 if recompute else ticks
 
-    def weight_ticks(self, kind, tensor, micro_batch):
+    def weight_ticks(self, kind, tensor, micro_batch, form=""):
         """A random part of each layer, below a third."""
         part = self.draw(kind, 11, low=0, high=34, size=self.num_layers)
-        return self.layer_ticks(kind, tensor, micro_batch, False) * part // 100
+        return self.layer_ticks(kind, tensor, micro_batch, False, form) * part // 100
 
     def send_ticks(self, cut, micro_batch, sender, receiver):
         """Random per cut and pair."""
@@ -101,14 +106,15 @@ class TableCosts:
     def sync_ticks(self, load, groups):
         """By the number of layers and replicas."""
         count = sum(group.count for group in groups)
-        each = 9 if load.shards > 1 else 7
+        each = (9 if load.shards > 1 else 7) + (3 if groups[0].form == "expert" else 0)
         return (count - 1) * each * (load.last - load.first) // min(group.tensor for group in groups)
 
     def memory_bytes(self, load, group):
         """Weights, states, and activations in flight, of all stages of the device."""
         kept = self.draw(5, low=3, high=9, size=self.num_layers)[load.first : load.last].sum()
         kept = kept // 2 if load.recompute else kept
-        fixed = (4 + 6 / load.shards) * (load.last - load.first)
+        fixed = (4 + 6 / load.shards + (5 if group.form == "expert" else 0)) * (load.last - load.first)
+        kept = kept * 3 // 4 if group.form else kept
         return int(load.chunks * (fixed + kept * load.flight * load.micro_batch)) // group.tensor
 
 
@@ -140,8 +146,8 @@ def every_plan(problem):
     """Yield every plan of a problem that the judge accepts, by enumeration of all there are."""
     layers, kinds = problem.costs.num_layers, [pool.kind for pool in problem.pools]
     for data in problem.data_degrees:
-        choices = [((ReplicaGroup(kind, tensor, data),), again) for kind in kinds for tensor in (1, 2)
-                   for again in ((False, True) if problem.recompute else (False,))]  # fmt: skip
+        choices = [((ReplicaGroup(kind, tensor, data, form),), again) for kind in kinds for tensor in (1, 2)
+                   for form in ("", *problem.forms) for again in ((False, True) if problem.recompute else (False,))]  # fmt: skip
         if problem.mixed:
             shares = {round(data * part / 4) for part in (1, 2, 3)} - {0, data}
             choices += [

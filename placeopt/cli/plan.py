@@ -26,10 +26,14 @@ def plan_command(
     recompute: Annotated[bool, typer.Option(help="Whether stages may be recomputed.")] = True,
     mixed: Annotated[bool, typer.Option(help="Whether replicas of a stage may be of two kinds.")] = False,
     schedules: Annotated[
-        str | None, typer.Option("--schedules", help="Choices: 1f1b, interleaved-1f1b:2, zb-h1, zb-h2; commas between.")
+        str | None, typer.Option("--schedules", help="Choices: 1f1b, repetend, interleaved-1f1b:2, zb-h1, zb-h2; commas between.")
     ] = None,
     sharded: Annotated[
         bool | None, typer.Option(help="Whether replicas may share the optimizer's states out.", show_default="where known")
+    ] = None,
+    forms: Annotated[
+        str | None, typer.Option("--forms", help="Further splits of layers: sequence, expert; commas between; '' for none.",
+                                 show_default="where known")
     ] = None,
     evaluate: Annotated[Path | None, typer.Option("--evaluate", help="Price this plan instead of searching.")] = None,
     runner_ups: Annotated[int, typer.Option("--runner-ups", min=0, help="How many others to look for.")] = 3,
@@ -55,6 +59,7 @@ def plan_command(
     planned = plan(
         model, cluster, batch, costs=costs, formula=formula, recompute=recompute, mixed=mixed, seconds=seconds,
         runner_ups=runner_ups, sharded=sharded, schedules=None if schedules is None else tuple(schedules.split(",")),
+        forms=None if forms is None else tuple(form for form in forms.split(",") if form),
     )  # fmt: skip
     if folder is not None and planned.plan is not None:
         from placeopt.planning.launch_files import write_launch_files
@@ -123,7 +128,7 @@ def _print(planned: Planned) -> None:
                  "in flight", box=None, pad_edge=False)  # fmt: skip
     for i, (stage, priced) in enumerate(zip(planned.plan.stages, planned.price.stages, strict=True)):
         state = _state(planned, i)
-        groups = " + ".join(f"{group.count}x{group.tensor} {group.kind}" for group in stage.replicas)
+        groups = " + ".join(group.text() for group in stage.replicas)
         view.add_row(
             f"{stage.layers[0]}-{stage.layers[-1]}", groups, "yes" if stage.recompute else "no",
             common.time_text(priced.period, planned.problem.tick_seconds), f"{common.gib_text(priced.memory)} GiB",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.io.serialize import save
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.files import write_text
+from placeopt.plans.plan import EXPERT, SEQUENCE
 from placeopt.plans.step_schedules import parse_schedule
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def uniform_degrees(plan: TrainingPlan, form: str) -> tuple[int, int, int]:
     """
     kinds = {(group.kind, group.tensor) for stage in plan.stages for group in stage.replicas}
     degrees = {tensor for _, tensor in kinds}
+    if len({group.form for stage in plan.stages for group in stage.replicas}) > 1:
+        raise Refused(f"export to {form}: it knows one way to split layers for all stages")
     if len(degrees) > 1:
         raise Refused(f"export to {form}: it knows one tensor degree for all stages, the plan has {sorted(degrees)}")
     if plan.schedule.startswith("zb") or plan.kept:
@@ -94,6 +97,7 @@ def torch_configuration(planned: Planned) -> dict[str, Any]:
         "split_points": [stage.layers[0] for stage in plan.stages[1:]],
         "layers": [list(stage.layers) for stage in plan.stages],
         "recompute": [bool(stage.recompute) for stage in plan.stages],
+        "split_by": [stage.replicas[0].form or "tensor" for stage in plan.stages],
         "micro_batch": plan.micro_batch, "micro_batches": rounds,
         "schedule_name": TORCH_NAMES[schedule.name.partition(":")[0]], "schedule": rows,
         "stages_per_device": schedule.chunks, "sharded_states": plan.sharded,
@@ -115,6 +119,12 @@ def megatron_arguments(planned: Planned) -> list[str]:
         f"--tensor-model-parallel-size={tensor}", f"--pipeline-model-parallel-size={stages}",
         f"--micro-batch-size={plan.micro_batch}", f"--global-batch-size={planned.problem.batch}",
     ]  # fmt: skip
+    how = plan.stages[0].replicas[0].form
+    if how == EXPERT:  # ranks of an expert group are data-parallel ones there, with a share of the samples each
+        arguments[0], arguments[2] = "--tensor-model-parallel-size=1", f"--micro-batch-size={plan.micro_batch // tensor}"
+        arguments.append(f"--expert-model-parallel-size={tensor}")
+    elif how == SEQUENCE:
+        arguments.append("--sequence-parallel")
     if stages > 1 and len(set(sizes)) > 1:
         arguments += [f"--decoder-first-pipeline-num-layers={sizes[0]}", f"--decoder-last-pipeline-num-layers={sizes[-1]}"]
         if len(set(sizes[1:-1])) > 1:
@@ -140,6 +150,8 @@ def deepspeed_configuration(planned: Planned) -> dict[str, Any]:
     """
     plan = plan_of(planned)
     stages, data, tensor = uniform_degrees(plan, "deepspeed")
+    if plan.stages[0].replicas[0].form:
+        raise Refused(f"export to deepspeed: its argument lists know no {plan.stages[0].replicas[0].form} parallelism")
     if len(plan.stages) > stages:
         raise Refused(f"export to deepspeed: it has no schedule {plan.schedule}")
     rounds = planned.problem.rounds(plan.micro_batch, data)

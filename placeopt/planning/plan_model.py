@@ -54,8 +54,8 @@ def plan_problem(
         model's example inputs then are one sample; without it times come from a roofline.
     formula : how a step is priced with `costs`: our prediction, or the published formula.
     space : recompute (whether stages may be recomputed, by default True), mixed (whether replicas of a stage may be of two
-        kinds, by default False), schedules and sharded (see `StepPlanProblem`; by default what the cost model knows of
-        `SCHEDULES`, and whether it knows sharded states).
+        kinds, by default False), schedules, sharded and forms (see `StepPlanProblem`; by default what the cost model knows
+        of `SCHEDULES`, whether it knows sharded states, and what it knows of sequence and expert parallelism).
 
     Raises
     ------
@@ -84,7 +84,7 @@ def plan_problem(
         if formula == "published":
             found = PublishedStepCosts(table, read_network(path, raw=True, zones=zones))
         else:
-            found = PredictedStepCosts(table.monotone(), read_network(path, zones=zones))
+            found = PredictedStepCosts(table.monotone().with_sequence(), read_network(path, zones=zones))
         name = f"{model} on {' + '.join(f'{pool.count} {pool.kind}' for pool in pools)}"
     return StepPlanProblem(found, pools, batch, name=name, **_space_of(found, formula, space))
 
@@ -92,8 +92,9 @@ def plan_problem(
 def _space_of(costs: StepCosts, formula: str, space: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a problem that say which plans there are, as given or by default."""
     known = tuple(name for name in SCHEDULES if costs.splits_backward or not parse_schedule(name).splits_backward)
+    forms = tuple(costs.table.forms) if isinstance(costs, PredictedStepCosts) else ()
     defaults = {"recompute": True, "mixed": False, "schedules": ("1f1b",) if formula == "published" else known,
-                "sharded": costs.shards_states}  # fmt: skip
+                "sharded": costs.shards_states, "forms": forms}  # fmt: skip
     for name in space:
         if name not in defaults:
             raise InputError(f"plan: option '{name}' is not known; {did_you_mean(name, list(defaults))}")
@@ -152,6 +153,8 @@ def _others(problem: StepPlanProblem, best: TrainingPlan) -> list[tuple[str, Ste
     others = tuple(name for name in problem.schedules if name != best.schedule)
     if others and len(best.stages) > 1:
         found.append((f"a schedule other than {best.schedule}", problem.replace(schedules=others)))
+    if any(group.form for stage in best.stages for group in stage.replicas):
+        found.append(("tensor parallelism alone", problem.replace(forms=())))
     if best.sharded:
         found.append(("whole optimizer states", problem.replace(sharded=False)))
     return found

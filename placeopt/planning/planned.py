@@ -117,12 +117,12 @@ class Planned:
             return body
         names = self.device_names()
         body |= {"micro_batch": self.plan.micro_batch, "micro_batches": self.price.rounds, "schedule": self.plan.schedule,
-                 "sharded_states": self.plan.sharded}  # fmt: skip
+                 "kept": list(self.plan.kept), "sharded_states": self.plan.sharded}  # fmt: skip
         for stage, priced, held in zip(self.plan.stages, self.price.stages, names, strict=True):
             body["stages"].append({
                 "layers": list(stage.layers), "devices": [name for replica in held for name in replica],
                 "data": stage.data, "tensor": stage.replicas[0].tensor,
-                "replicas": [{"kind": g.kind, "tensor": g.tensor, "count": g.count} for g in stage.replicas],
+                "replicas": [{"kind": g.kind, "tensor": g.tensor, "count": g.count, "form": g.form} for g in stage.replicas],
                 "recompute": bool(stage.recompute), "compute_seconds": priced.compute * tick,
                 "period_seconds": priced.period * tick, "sync_seconds": priced.sync * tick,
                 "optimizer_seconds": priced.optimizer * tick, "memory_bytes": priced.memory, "in_flight": priced.flight,

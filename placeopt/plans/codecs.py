@@ -20,7 +20,7 @@ def encode_plan(plan: TrainingPlan) -> dict[str, Any]:
     stages = [
         {
             "layers": list(stage.layers),
-            "replicas": [{"kind": g.kind, "tensor": g.tensor, "count": g.count} for g in stage.replicas],
+            "replicas": [{"kind": g.kind, "tensor": g.tensor, "count": g.count, "form": g.form} for g in stage.replicas],
             "recompute": list(stage.recompute),
         }
         for stage in plan.stages
@@ -34,7 +34,7 @@ def decode_plan(body: Body) -> TrainingPlan:
     stages = []
     for item in body.bodies("stages"):
         groups = tuple(
-            ReplicaGroup(group.text("kind"), group.integer("tensor"), group.integer("count"))
+            ReplicaGroup(group.text("kind"), group.integer("tensor"), group.integer("count"), group.text("form", ""))
             for group in item.bodies("replicas")
         )
         layers, again = item.integers("layers"), item.integers("recompute")

@@ -9,7 +9,7 @@ More samples never take less time, so `monotone` replaces each time by the least
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ import numpy as np
 from placeopt.io.body import Body
 from placeopt.model.errors import InputError, did_you_mean
 from placeopt.model.files import read_json
+from placeopt.plans.plan import FORMS, SEQUENCE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +47,8 @@ class LayerTable:
     source : where the numbers come from.
     weight_part : part of each layer's backward pass that only the gradients of its weights take, shape (L,), and
         weights_source : where that comes from; by default half of it where a layer has weights.
+    shared : floats of `parameters` that all devices of a replica hold, by tensor degree, shape (L,); none by default.
+    forms : tables of the further ways to split layers (`placeopt.plans.plan.FORMS`), by name.
     """
 
     model: str
@@ -57,6 +60,8 @@ class LayerTable:
     source: str = "measured"
     weight_part: NDArray[np.float64] | None = None
     weights_source: str = "assumed: half of the backward pass of layers with weights"
+    shared: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    forms: dict[str, LayerTable] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.weight_part is None:
@@ -77,8 +82,10 @@ class LayerTable:
     def layer_types(self) -> tuple[int, ...]:
         """Number of each layer, equal for layers with equal numbers everywhere."""
         known: dict[bytes, int] = {}
-        tables = [*self.times.values(), *(t[:, None] for t in (*self.parameters.values(), *self.activations.values()))]
-        rows = np.concatenate([*tables, self.outputs[:, None], np.asarray(self.weight_part)[:, None]], axis=1)
+        every = [self, *self.forms.values()]
+        tables = [t for table in every for t in table.times.values()]
+        sizes = [t for one in every for by in (one.parameters, one.activations, one.shared) for t in by.values()]
+        rows = np.concatenate([*tables, *(t[:, None] for t in (*sizes, self.outputs, np.asarray(self.weight_part)))], axis=1)
         return tuple(known.setdefault(row.tobytes(), len(known)) for row in rows)
 
     @property
@@ -91,10 +98,40 @@ class LayerTable:
         """Micro-batch sizes with times."""
         return tuple(sorted({size for _, size, _ in self.times}))
 
+    def form(self, name: str) -> LayerTable:
+        """Return the table of a way to split layers, "" for this one.
+
+        Raises
+        ------
+        LookupError
+            If it is not known.
+        """
+        return self.forms[name] if name else self
+
     def degrees(self, kind: str) -> tuple[int, ...]:
-        """Tensor degrees with times and sizes of a device kind."""
+        """Tensor degrees with times and sizes of a device kind, split in any way."""
         kind = device_kind(kind)
-        return tuple(sorted({t for known, _, t in self.times if known == kind and t in self.parameters}))
+        found = {t for known, _, t in self.times if known == kind and t in self.parameters}
+        return tuple(sorted(found.union(*(table.degrees(kind) for table in self.forms.values()))))
+
+    def forms_of(self, kind: str, tensor: int) -> tuple[str, ...]:
+        """Ways to split layers over so many devices of a kind."""
+        plain = replace(self, forms={})
+        return tuple(name for name, table in {"": plain, **self.forms}.items() if tensor in table.degrees(kind))
+
+    def with_sequence(self) -> LayerTable:
+        """Return the table with sequence parallelism where it is not given.
+
+        Its devices keep an even share of all activations. A reduce-scatter and an all-gather by a ring take together as long
+        as the all-reduce in the times; what the work between matrices gains is not counted.
+        """
+        times = {key: value for key, value in self.times.items() if key[2] > 1}
+        if SEQUENCE in self.forms or not times or 1 not in self.activations:
+            return self
+        kept = {t: np.minimum(value, self.activations[1] / t) for t, value in self.activations.items() if t > 1}
+        parameters = {t: value for t, value in self.parameters.items() if t > 1}
+        table = replace(self, times=times, parameters=parameters, activations=kept, forms={})
+        return replace(self, forms=self.forms | {SEQUENCE: table})
 
     def times_of(self, kind: str, micro_batch: int, tensor: int) -> NDArray[np.float64] | None:
         """Return the seconds of the layers on devices of a kind in any zone, None where nothing is known."""
@@ -108,7 +145,8 @@ class LayerTable:
             least = np.min(larger, axis=0)
             least[:, OPTIMIZER] = value[:, OPTIMIZER]
             times[kind, size, degree] = least
-        return replace(self, times=times, source=f"{self.source}, no time above that of a larger micro-batch")
+        forms = {name: table.monotone() for name, table in self.forms.items()}
+        return replace(self, times=times, source=f"{self.source}, no time above that of a larger micro-batch", forms=forms)
 
 
 def read_layer_table(folder: str | Path, model: str) -> LayerTable:
@@ -129,17 +167,36 @@ def read_layer_table(folder: str | Path, model: str) -> LayerTable:
     exact = folder / "layer_times_opt350_gh200.json"
     if model == "OPT-350" and exact.is_file():
         times.update(_by_batch("GH-96", Body(read_json(exact), f"file '{exact}'")))
-    sizes = _model(folder / "layer_sizes.json", model)
-    parameters, activations, outputs = {}, {}, {}
-    for degree in sizes.data:
-        rows = sizes.body(degree)
-        layers = [rows.body(str(i)) for i in range(len(rows.data))]
-        parameters[int(degree)] = np.array([row.number("params_floats") for row in layers])
-        activations[int(degree)] = np.array([row.number("act_mem_floats") for row in layers])
-        outputs[int(degree)] = np.array([row.number("act_output_floats") for row in layers])
-    if 1 not in outputs:
+    sizes, source = _model(folder / "layer_sizes.json", model), f"measured: {folder.name}/layer_times.json"
+    if "1" not in sizes.data:
         raise InputError(f"{sizes.where}: expected the tensor degree 1, received {', '.join(sizes.data)}")
-    return LayerTable(model, times, parameters, activations, outputs[1], source=f"measured: {folder.name}/layer_times.json")
+    outputs = _column(sizes.body("1"), "act_output_floats")
+    tables = {}
+    for form in ("", *FORMS):
+        rows = {degree: sizes.body(key) for key in sizes.data for degree, name in (_degree(key, sizes),) if name == form}
+        parameters = {degree: _column(body, "params_floats") for degree, body in rows.items()}
+        kept = {degree: _column(body, "act_mem_floats") for degree, body in rows.items()}
+        shared = {degree: _column(body, "shared_floats", 0.0) for degree, body in rows.items()} if form else {}
+        own = {(kind, size, degree): value for (kind, size, degree, name), value in times.items() if name == form}
+        if own:
+            tables[form] = LayerTable(model, own, parameters, kept, outputs, source=source, shared=shared)
+    if "" not in tables:
+        raise InputError(f"file '{folder / 'layer_times.json'}': model '{model}': expected times of plain tensor degrees")
+    return replace(tables.pop(""), forms=tables)
+
+
+def _degree(key: str, body: Body) -> tuple[int, str]:
+    """Return degree and form of a column of a cost file: `4`, `4:sequence`, `8:expert`."""
+    number, _, form = key.partition(":")
+    if not number.isdigit() or int(number) < 1 or (form or FORMS[0]) not in FORMS:
+        raise InputError(f"{body.where}: expected a degree, as 4 or 4:{FORMS[0]} ({', '.join(FORMS)}), received '{key}'")
+    return int(number), form
+
+
+def _column(rows: Body, key: str, default: float | None = None) -> NDArray[np.float64]:
+    """Return a number of every layer."""
+    layers = [rows.body(str(i)) for i in range(len(rows.data))]
+    return np.array([row.number(key) if default is None else row.number(key, default) for row in layers])
 
 
 def _model(path: Path, model: str) -> Body:
@@ -149,18 +206,19 @@ def _model(path: Path, model: str) -> Body:
     return body.body(model)
 
 
-def _times(body: Body) -> dict[tuple[str, int, int], NDArray[np.float64]]:
+def _times(body: Body) -> dict[tuple[str, int, int, str], NDArray[np.float64]]:
     found = {}
     for kind in body.data:
         found.update(_by_batch(kind, body.body(kind)))
     return found
 
 
-def _by_batch(kind: str, body: Body) -> dict[tuple[str, int, int], NDArray[np.float64]]:
+def _by_batch(kind: str, body: Body) -> dict[tuple[str, int, int, str], NDArray[np.float64]]:
     found = {}
     for size in body.data:
         degrees = body.body(size)
         for degree in degrees.data:
             rows = degrees.body(degree)
-            found[kind, int(size), int(degree)] = np.array([rows.items(str(i)) for i in range(len(rows.data))], dtype=float)
+            layers = [rows.items(str(i)) for i in range(len(rows.data))]
+            found[kind, int(size), *_degree(degree, degrees)] = np.array(layers, dtype=float)
     return found

@@ -8,7 +8,7 @@ cluster description.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -42,6 +42,10 @@ class Network(Protocol):
         self, sender: tuple[str, int], receiver: tuple[str, int], sizes: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """The same for messages of many sizes, up to rounding."""
+        ...
+
+    def inside(self, kind: str) -> float:
+        """Bytes per second of a device to another one of its host; at least those between hosts."""
         ...
 
 
@@ -82,6 +86,10 @@ class FittedNetwork:
         rate = 1e9 * (c0 * level * level + c1 * level + c2)
         return rate if self.raw else np.clip(rate, SLOWEST * largest, largest)
 
+    def inside(self, kind: str) -> float:
+        """Nothing inside hosts was fitted: the largest rate measured between single devices of two hosts."""
+        return self._fit((kind, 1), (kind, 1))[3]
+
     def _fit(self, sender: tuple[str, int], receiver: tuple[str, int]) -> tuple[float, float, float, float]:
         fit = self.fits.get((*sender, *receiver)) or self.fits.get((*receiver, *sender))
         if fit is None:
@@ -95,11 +103,12 @@ class FlatNetwork:
 
     Attributes
     ----------
-    rates : bytes per second of a device by kind; the slower end counts.
+    rates : bytes per second of a device by kind; the slower end counts. near : the same inside a host.
     """
 
     rates: dict[str, float]
     source: str = "cluster description"
+    near: dict[str, float] = field(default_factory=dict)
 
     def bandwidth(self, sender: tuple[str, int], receiver: tuple[str, int], size: float) -> float:
         """Bytes per second of the slower end, times the devices that send together."""
@@ -110,6 +119,10 @@ class FlatNetwork:
     ) -> NDArray[np.float64]:
         """The same whatever the size."""
         return np.full(sizes.shape, self.bandwidth(sender, receiver, 0.0))
+
+    def inside(self, kind: str) -> float:
+        """Bytes per second inside a host."""
+        return self.near.get(kind, self.rates[kind])
 
 
 def read_network(

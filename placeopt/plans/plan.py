@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from placeopt.model.errors import InputError
 from placeopt.plans.step_schedules import parse_schedule
 
+SEQUENCE, EXPERT = "sequence", "expert"
+FORMS = (SEQUENCE, EXPERT)
+"""Further ways in which the devices of a replica split layers; "" is plain tensor parallelism."""
+
 
 @dataclass(frozen=True)
 class ReplicaGroup:
@@ -19,16 +23,23 @@ class ReplicaGroup:
     Attributes
     ----------
     kind : device type, as in the problem. tensor : devices of one replica. count : replicas.
+    form : how the devices of a replica split the layers. "": every matrix. "sequence": the activations between matrices too,
+        along the sequence. "expert": each device has some experts of every layer, all else as a whole, and a share of the samples.
     """
 
     kind: str
     tensor: int
     count: int
+    form: str = ""
 
     def __post_init__(self) -> None:
         if self.tensor < 1 or self.count < 1:
             raise InputError(f"replicas of '{self.kind}': expected a tensor degree and a count of at least 1, received "
                              f"{self.tensor} and {self.count}")  # fmt: skip
+
+    def text(self) -> str:
+        """Return it in words."""
+        return f"{self.count}x{self.tensor} {self.kind}" + (f" by {self.form}" if self.form else "")
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,6 @@ class TrainingPlan:
 
 def _stage_text(stage: PlanStage) -> str:
     layers = f"{stage.layers[0]}-{stage.layers[-1]}" if stage.layers else "none"
-    groups = " + ".join(f"{group.count}x{group.tensor} {group.kind}" for group in stage.replicas)
+    groups = " + ".join(group.text() for group in stage.replicas)
     again = f", {len(stage.recompute)} recomputed" if stage.recompute else ""
     return f"layers {layers} on {groups}{again}"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.plans.layer_tables import BACKWARD, FORWARD, OPTIMIZER
+from placeopt.plans.plan import EXPERT, SEQUENCE
 from placeopt.plans.published_costs import ticks
 from placeopt.plans.step_costs import TICK_SECONDS, LinkShares, Load
 from placeopt.plans.tabled_costs import TabledStepCosts, span_sums
@@ -36,6 +37,12 @@ MEMORY_FITTED_ON = ("clariden N8_D2", "mit N4_D1", "clariden N1_D1_M4_G32", "cla
 
 MOMENT_BYTES = 8.0
 """Bytes of the optimizer's states per parameter, two 32-bit moments, which replicas may share out."""
+
+FORM_SOURCES = {
+    SEQUENCE: "columns of the cost file or, without them, counted: an even share of all activations, collectives as long",
+    EXPERT: "columns of the cost file, or roofline with an all-to-all inside the host",
+}
+"""What sequence and expert parallelism are priced by."""
 
 PROFILED_BLOCKS = 2
 """Blocks of the model whose optimizer step was measured, beside its first and last layer."""
@@ -80,21 +87,24 @@ class PredictedStepCosts(TabledStepCosts):
         """Where the numbers come from."""
         return (
             *self.table_sources, ("gradients of weights", self.table.weights_source), ("constants", self.constants.source),
+            *((f"splitting by {name}", FORM_SOURCES[name]) for name in self.table.forms),
             ("sharded states", "counted: two 32-bit moments per parameter; reduce-scatter and all-gather take as long as the "
              "all-reduce by a ring, the optimizer a share"),
         )  # fmt: skip
 
-    def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
+    def layer_ticks(
+        self, kind: str, tensor: int, micro_batch: int, recompute: bool, form: str = ""
+    ) -> NDArray[np.int64] | None:
         """Forward and backward, and forward again with recomputation."""
-        times = self.table.times_of(kind, micro_batch, tensor)
+        times = self.table.form(form).times_of(kind, micro_batch, tensor)
         if times is None:
             return None
         seconds = (1 + recompute) * times[:, FORWARD] + times[:, BACKWARD]
         return np.floor(seconds / TICK_SECONDS + 0.5).astype(np.int64)
 
-    def weight_ticks(self, kind: str, tensor: int, micro_batch: int) -> NDArray[np.int64] | None:
+    def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> NDArray[np.int64] | None:
         """A part of the backward pass of each layer, rounded down."""
-        times = self.table.times_of(kind, micro_batch, tensor)
+        times = self.table.form(form).times_of(kind, micro_batch, tensor)
         if times is None:
             return None
         return np.floor(np.asarray(self.table.weight_part) * times[:, BACKWARD] / TICK_SECONDS).astype(np.int64)
@@ -115,7 +125,7 @@ class PredictedStepCosts(TabledStepCosts):
 
     def optimizer_ticks(self, load: Load, group: ReplicaGroup) -> int:
         """The measured step of a small model, by parameters."""
-        sizes = self.table.parameters[group.tensor]
+        sizes = self.table.form(group.form).parameters[group.tensor]
         profiled = float(sizes[0] + sizes[-1] + PROFILED_BLOCKS * sizes[1])
         seconds = float(self._known(group, load.micro_batch)[1, OPTIMIZER])
         return ticks(seconds * float(sizes[load.first : load.last].sum()) / profiled / load.shards)
@@ -127,19 +137,39 @@ class PredictedStepCosts(TabledStepCosts):
         """
         count = sum(group.count for group in groups)
         if count == 1:
-            return 0
+            return ticks(self._shared_seconds(load, groups[0]))
         inside = slice(load.first, load.last)
-        size = max(float(self.table.parameters[g.tensor][inside].sum()) * g.tensor for g in groups)
+        size = max(float(self._own(g)[inside].sum()) * g.tensor for g in groups)
         size *= self.table.float_bytes
         pairs = {(g, g) for g in groups if g.count > 1} | set(zip(groups, groups[1:] + groups[:1], strict=True))
         rate = min(
             self.network.bandwidth((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count) for a, b in pairs
         )
-        return ticks(2 * (count - 1) / count * size / rate)
+        return ticks(2 * (count - 1) / count * size / rate + self._shared_seconds(load, groups[0]))
+
+    def _own(self, group: ReplicaGroup) -> NDArray[np.float64]:
+        """Floats of parameters that each device of a replica has for itself."""
+        table = self.table.form(group.form)
+        own = table.parameters[group.tensor]
+        return own - table.shared[group.tensor] if group.tensor in table.shared else own
+
+    def _shared_seconds(self, load: Load, group: ReplicaGroup) -> float:
+        """All-reduce of the gradients that all devices of a replica hold: a ring through all of them, host by host."""
+        table, members = self.table.form(group.form), group.count * group.tensor
+        if group.tensor not in table.shared or members == 1:
+            return 0.0
+        size = float(table.shared[group.tensor][load.first : load.last].sum()) * table.float_bytes
+        return 2 * (members - 1) / members * size / self._ring_rate(group, size / members)
+
+    def _ring_rate(self, group: ReplicaGroup, part: float) -> float:
+        """Bytes per second of one device of a ring: between hosts where there are several replicas."""
+        if group.count == 1:
+            return self.network.inside(group.kind)
+        return self.network.bandwidth((group.kind, 1), (group.kind, 1), part)
 
     def optimizer_spans(self, load: Load, group: ReplicaGroup) -> NDArray[np.float64]:
         """See `SpanCosts`."""
-        sizes = self.table.parameters[group.tensor]
+        sizes = self.table.form(group.form).parameters[group.tensor]
         profiled = float(sizes[0] + sizes[-1] + PROFILED_BLOCKS * sizes[1])
         seconds = float(self._known(group, load.micro_batch)[1, OPTIMIZER])
         return seconds * span_sums(sizes) / profiled / load.shards
@@ -147,14 +177,20 @@ class PredictedStepCosts(TabledStepCosts):
     def sync_spans(self, load: Load, groups: tuple[ReplicaGroup, ...]) -> NDArray[np.float64]:
         """See `SpanCosts`."""
         count = sum(group.count for group in groups)
-        sums = [span_sums(self.table.parameters[g.tensor]) * g.tensor for g in groups]
+        sums = [span_sums(self._own(g)) * g.tensor for g in groups]
         size = np.maximum.reduce(sums) * self.table.float_bytes
         pairs = {(g, g) for g in groups if g.count > 1} | set(zip(groups, groups[1:] + groups[:1], strict=True))
         rates = [
             self.network.bandwidths((a.kind, a.tensor), (b.kind, b.tensor), size / a.tensor / count)
             for a, b in pairs if count > 1
         ]  # fmt: skip
-        return 2 * (count - 1) / count * size / np.minimum.reduce(rates) if rates else np.zeros(size.shape)
+        total = 2 * (count - 1) / count * size / np.minimum.reduce(rates) if rates else np.zeros(size.shape)
+        shared = self.table.form(groups[0].form).shared
+        if groups[0].tensor in shared:  # each span has a size, and the rate of a ring may depend on it
+            for first in range(self.num_layers):
+                for last in range(first + 1, self.num_layers + 1):
+                    total[first, last] += self._shared_seconds(load._replace(first=first, last=last), groups[0])
+        return total
 
     def memory_bytes(self, load: Load, group: ReplicaGroup) -> int:
         """See the module; with recomputation only the inputs of layers are kept, and one layer is unfolded at a time.
@@ -162,26 +198,30 @@ class PredictedStepCosts(TabledStepCosts):
         Sharded states leave each replica its share of the moments.
         """
         inside, scale = slice(load.first, load.last), load.micro_batch * self.table.float_bytes
-        kept = self.table.activations[group.tensor][inside]
+        kept = self.table.form(group.form).activations[group.tensor][inside]
         floats = float(kept.sum()) * load.flight
         if load.recompute:
-            floats = float(np.minimum(self.table.outputs[inside], kept).sum()) * load.flight + float(kept.max())
+            floats = float(np.minimum(self._inputs(group)[inside], kept).sum()) * load.flight + float(kept.max())
         if load.last == self.num_layers:
             floats += self.constants.loss / self.constants.overhead * float(kept[-1])
         kept_bytes = load.chunks * self.constants.overhead * floats * scale
         return math.ceil(self.constants.base_bytes + self._state(load, group) + kept_bytes)
 
+    def _inputs(self, group: ReplicaGroup) -> NDArray[np.float64]:
+        """Floats per sample of what recomputation keeps of each layer; forms share it out."""
+        return self.table.outputs / group.tensor if group.form else self.table.outputs
+
     def memory_spans(self, load: Load, group: ReplicaGroup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """See `SpanCosts`."""
-        kept, each = self.table.activations[group.tensor], self.table.activations[group.tensor]
+        kept = each = self.table.form(group.form).activations[group.tensor]
         fixed = np.zeros((len(kept) + 1,) * 2)
         if load.recompute:
-            each = np.minimum(self.table.outputs, kept)
+            each = np.minimum(self._inputs(group), kept)
             for first in range(len(kept)):
                 fixed[first, first + 1 :] = np.maximum.accumulate(kept[first:])
         fixed[:, -1] += self.constants.loss / self.constants.overhead * float(kept[-1])
         per_float = load.chunks * self.constants.overhead * load.micro_batch * self.table.float_bytes
-        state = load.chunks * span_sums(self.table.parameters[group.tensor]) * self._bytes_per_parameter(load)
+        state = load.chunks * span_sums(self.table.form(group.form).parameters[group.tensor]) * self._bytes_per_parameter(load)
         return self.constants.base_bytes + state + fixed * per_float, span_sums(each) * per_float
 
     def state_bytes(self, load: Load, group: ReplicaGroup) -> int:
@@ -189,7 +229,7 @@ class PredictedStepCosts(TabledStepCosts):
         return math.ceil(self._state(load, group))
 
     def _state(self, load: Load, group: ReplicaGroup) -> float:
-        parameters = float(self.table.parameters[group.tensor][load.first : load.last].sum())
+        parameters = float(self.table.form(group.form).parameters[group.tensor][load.first : load.last].sum())
         return load.chunks * parameters * self._bytes_per_parameter(load)
 
     def _bytes_per_parameter(self, load: Load) -> float:

@@ -64,14 +64,20 @@ class PublishedStepCosts(TabledStepCosts):
         """Where the numbers come from."""
         return *self.table_sources, ("memory", "published formula: 24 bytes per parameter, 2 or 3 GB beside the model")
 
-    def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
+    def forms(self, kind: str, tensor: int) -> tuple[str, ...]:
+        """The formula knows tensor parallelism alone."""
+        return ("",)
+
+    def layer_ticks(
+        self, kind: str, tensor: int, micro_batch: int, recompute: bool, form: str = ""
+    ) -> NDArray[np.int64] | None:
         """Measured forward and backward times; the formula knows no recomputation."""
         times = self.table.times_of(kind, micro_batch, tensor)
-        if times is None or recompute:
+        if times is None or recompute or form:
             return None
         return np.floor((times[:, FORWARD] + times[:, BACKWARD]) / TICK_SECONDS + 0.5).astype(np.int64)
 
-    def weight_ticks(self, kind: str, tensor: int, micro_batch: int) -> NDArray[np.int64] | None:
+    def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> NDArray[np.int64] | None:
         """The formula does not tell them apart."""
         return None
 

@@ -5,6 +5,11 @@ a topological order. On t devices every op is split evenly, and the layer's outp
 the links inside a host. The backward pass takes twice the forward pass; an optimizer step reads and writes 28 bytes per
 parameter (weights, gradients, two moments).
 
+Ops below a layer named `expertN` are experts. With expert parallelism each of t devices has an even share of the experts of
+every layer, the rest of the model as a whole, and a t-th of the samples of a micro-batch; what enters and leaves experts passes an
+all-to-all over the links inside a host, in which every device sends (t - 1) / t of its share. All other splits are even ones of
+every op, whose activations already are those of sequence parallelism, so that this is no choice of its own here.
+
 Where the graph has measured times of its ops (a cost file of `placeopt profile`), these are the forward pass of one
 sample; other micro-batches and degrees take what is above the overhead of a launch times the ratio of their roofline to
 that of one sample.
@@ -12,6 +17,9 @@ that of one sample.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +27,7 @@ import numpy as np
 from placeopt.model.errors import InputError
 from placeopt.plans.layer_tables import LayerTable
 from placeopt.plans.network_table import FlatNetwork
+from placeopt.plans.plan import EXPERT
 from placeopt.plans.predicted_costs import Constants, PredictedStepCosts
 from placeopt.plans.step_problem import DevicePool
 
@@ -34,6 +43,7 @@ OPTIMIZER_BYTES = 28
 
 SUMS_PER_PASS = 2
 LAYER_DEPTH = 2
+EXPERT_NAME = r"(?:^|/)experts?[./]?(\d+)"
 MAX_LAYERS = 128
 ROOFLINE = Constants(
     largest_rate=float("inf"), exposed=0.0, base_bytes=1e9, state_bytes=16.0, overhead=1.0, loss=0.0,
@@ -100,19 +110,26 @@ def roofline_costs(
     count = int(layer.max()) + 1
     pools, inside, between = _hosts(cluster)
     work = _Work(graph, layer, count, measured=bool(known_times))
-    times, devices = {}, {device.kind: device for device in cluster.devices}
-    for pool in pools:
-        for tensor in degrees:
-            if tensor <= pool.per_host:
-                for size in micro_batches:
-                    times[pool.kind, size, tensor] = work.times(devices[pool.kind], size, tensor, inside)
+    times, experts, devices = {}, {}, {device.kind: device for device in cluster.devices}
+    for pool, tensor, size in product(pools, degrees, micro_batches):
+        if tensor <= pool.per_host:
+            times[pool.kind, size, tensor] = work.times(devices[pool.kind], size, tensor, inside)
+            if work.shares_experts(tensor) and size % tensor == 0:
+                experts[pool.kind, size, tensor] = work.expert_times(devices[pool.kind], size, tensor, inside)
     known = {t: work.parameters / t for t in degrees}
     table = LayerTable(
         graph.name, times, known, {t: work.activations / t for t in degrees}, work.outputs, 4,
         known_times or f"roofline of '{graph.name}' on '{cluster.name}'",
         work.weight_part, "flops of the ops with weights, of all flops",
     )  # fmt: skip
-    rate = FlatNetwork({pool.kind: between for pool in pools}, f"slowest link of '{cluster.name}', shared by no one else")
+    if experts:
+        own, parts = work.parameters - work.dense, [t for t in degrees if work.shares_experts(t)]
+        table = replace(table, forms={EXPERT: replace(
+            table, times=experts, parameters={t: work.dense + own / t for t in parts},
+            activations={t: work.activations / t for t in parts}, shared={t: work.dense for t in parts},
+        )})  # fmt: skip
+    rate = FlatNetwork({pool.kind: between for pool in pools}, f"slowest link of '{cluster.name}', shared by no one else",
+                       {pool.kind: inside for pool in pools})  # fmt: skip
     return PredictedStepCosts(table, rate, ROOFLINE, "roofline step time"), pools
 
 
@@ -131,12 +148,38 @@ class _Work:
         own = np.bincount(layer, self.flops * (graph.resident > 0), count)
         # the gradients of inputs and of weights take as many flops as the forward pass each
         self.weight_part = own / np.maximum(np.bincount(layer, self.flops, count), 1.0) / BACKWARD_RATIO
+        self._count_experts(graph)
         self.outputs = np.zeros(count)
         last = layer[graph.producer].copy()
         np.maximum.at(last, graph.edge_tensor, layer[graph.consumer])
         for cut in range(1, count):  # what crosses the cut behind a layer
             crossing = (layer[graph.producer] < cut) & (last >= cut)
             self.outputs[cut - 1] = size[crossing].sum()
+
+    def _count_experts(self, graph: OpGraph) -> None:
+        """Find experts, the parameters beside them, and the floats that enter and leave them, by layer."""
+        named = [re.findall(EXPERT_NAME, path) for path in graph.layer] if graph.layer else [[]] * graph.num_ops
+        self.expert = np.array([bool(found) for found in named])
+        self.experts = len({int(found[-1]) for found in named if found})
+        own = np.where(self.expert, 0.0, graph.resident / 4.0)
+        self.dense = np.asarray(np.bincount(self.layer, own, self.count), dtype=np.float64)
+        source = graph.producer[graph.edge_tensor]
+        crossing = self.expert[source] != self.expert[graph.consumer]
+        floats = graph.tensor_bytes[graph.edge_tensor] / 4.0
+        self.exchanged = np.bincount(self.layer[graph.consumer], np.where(crossing, floats, 0.0), self.count)
+
+    def shares_experts(self, tensor: int) -> bool:
+        """Whether there are experts that so many devices can share out evenly."""
+        return tensor > 1 and self.experts > 0 and self.experts % tensor == 0
+
+    def expert_times(self, device: Device, micro_batch: int, tensor: int, inside: float) -> NDArray[np.float64]:
+        """Seconds of each layer with expert parallelism; see the module."""
+        passes = np.where(
+            self.expert, self._op_seconds(device, micro_batch, 1) / tensor, self._op_seconds(device, micro_batch // tensor, 1)
+        )
+        sent = self.exchanged * 4 * micro_batch / tensor * (tensor - 1) / tensor
+        forward = np.bincount(self.layer, passes, self.count) + sent / inside
+        return self._with_update(device, forward, self.dense + (self.parameters - self.dense) / tensor)
 
     def _roofline(self, device: Device, micro_batch: int, tensor: int) -> NDArray[np.float64]:
         moved = (self.moved * micro_batch + self.weights) / tensor
@@ -158,10 +201,14 @@ class _Work:
         passes = self._op_seconds(device, micro_batch, tensor)
         ring = 2 * (tensor - 1) / tensor * self.outputs * 4 * micro_batch / inside
         forward = np.bincount(self.layer, passes, self.count) + SUMS_PER_PASS * ring
-        update = self.parameters * OPTIMIZER_BYTES / tensor / device.memory_bandwidth
+        return self._with_update(device, forward, self.parameters / tensor)
+
+    def _with_update(self, device: Device, forward: NDArray[np.float64], own: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add the backward pass, and the optimizer step of the parameters that a device has."""
+        update = own * OPTIMIZER_BYTES / device.memory_bandwidth
         # the prediction scales a profiled step by parameters: give it the rate of the profiled layers
-        profiled = float(self.parameters[0] + self.parameters[-1] + 2 * self.parameters[min(1, self.count - 1)])
-        whole = float(update.sum()) * profiled / max(float(self.parameters.sum()), 1.0)
+        profiled = float(own[0] + own[-1] + 2 * own[min(1, self.count - 1)])
+        whole = float(update.sum()) * profiled / max(float(own.sum()), 1.0)
         return np.stack([forward, BACKWARD_RATIO * forward, np.full(self.count, whole)], axis=1)
 
 

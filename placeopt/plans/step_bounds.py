@@ -60,12 +60,13 @@ def batch_work(problem: StepPlanProblem, micro_batch: int) -> BatchWork:
     parts = {parse_schedule(name).weight_parts for name in problem.schedules}
     passing = {part: fastest.copy() for part in parts}
     for k, pool in enumerate(problem.pools):
-        for tensor in problem.degrees(pool) if pool.count else ():
-            ticks = problem.costs.layer_ticks(pool.kind, tensor, micro_batch, False)
+        ways = ((t, form) for t in problem.degrees(pool) for form in problem.forms_of(pool.kind, t))
+        for tensor, form in ways if pool.count else ():
+            ticks = problem.costs.layer_ticks(pool.kind, tensor, micro_batch, False, form)
             if ticks is not None and tensor <= pool.count:
                 device_ticks[k] = np.minimum(device_ticks[k], ticks * tensor)
                 fastest = np.minimum(fastest, ticks)
-                weights = problem.costs.weight_ticks(pool.kind, tensor, micro_batch) if any(parts) else None
+                weights = problem.costs.weight_ticks(pool.kind, tensor, micro_batch, form) if any(parts) else None
                 for part in parts:
                     left = ticks if weights is None else ticks - part * weights
                     passing[part] = np.minimum(passing[part], left)

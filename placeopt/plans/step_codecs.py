@@ -32,7 +32,7 @@ def _encode_problem(problem: StepPlanProblem) -> dict[str, Any]:
     return {
         **{key: getattr(problem, key) for key in _PLAIN},
         "pools": [asdict(pool) for pool in problem.pools], "micro_batches": list(problem.micro_batches),
-        "data_degrees": list(problem.data_degrees), "schedules": list(problem.schedules),
+        "data_degrees": list(problem.data_degrees), "schedules": list(problem.schedules), "forms": list(problem.forms),
         "costs": _encode_costs(problem.costs),
     }  # fmt: skip
 
@@ -60,6 +60,8 @@ def _encode_table(table: LayerTable) -> dict[str, Any]:
                   for (kind, size, tensor), value in table.times.items()],
         "sizes": [{"tensor": tensor, "parameters": value.tolist(), "activations": table.activations[tensor].tolist()}
                   for tensor, value in table.parameters.items()],
+        "shared": [{"tensor": tensor, "parameters": value.tolist()} for tensor, value in table.shared.items()],
+        "forms": [{"form": name, "table": _encode_table(one)} for name, one in table.forms.items()],
     }  # fmt: skip
 
 
@@ -68,8 +70,10 @@ def _encode_network(network: Network) -> dict[str, Any]:
         fits = [{"ends": list(ends), "fit": list(fit)} for ends, fit in network.fits.items()]
         return {"network": "fitted", "source": network.source, "raw": network.raw, "fits": fits}
     if isinstance(network, FlatNetwork):
-        return {"network": "flat", "source": network.source,
-                "rates": [_finite({"kind": kind, "rate": rate}) for kind, rate in network.rates.items()]}  # fmt: skip
+        return {"network": "flat", "source": network.source, **{
+            key: [_finite({"kind": kind, "rate": rate}) for kind, rate in rates.items()]
+            for key, rates in (("rates", network.rates), ("near", network.near))
+        }}  # fmt: skip
     raise Refused(f"no JSON form for a network of type {type(network).__name__}; known: fitted, flat")
 
 
@@ -83,6 +87,7 @@ def _decode_problem(body: Body) -> StepPlanProblem:
         _decode_costs(body.body("costs")), pools, body.integer("batch"), _numbers(body, "micro_batches"),
         _numbers(body, "data_degrees"), body.integer("max_stages"), body.flag("recompute"), body.flag("mixed"),
         body.texts("schedules"), body.flag("sharded"), body.text("name"), body.number("tick_seconds"),
+        body.texts("forms") if "forms" in body.data else (),
     )  # fmt: skip
 
 
@@ -117,6 +122,8 @@ def _decode_table(body: Body) -> LayerTable:
         body.text("model"), times, {row.integer("tensor"): _floats(row, "parameters") for row in sizes},
         {row.integer("tensor"): _floats(row, "activations") for row in sizes}, outputs, body.integer("float_bytes"),
         body.text("source"), _floats(body, "weight_part"), body.text("weights_source"),
+        {row.integer("tensor"): _floats(row, "parameters") for row in body.bodies("shared")} if "shared" in body.data else {},
+        {row.text("form"): _decode_table(row.body("table")) for row in body.bodies("forms")} if "forms" in body.data else {},
     )  # fmt: skip
 
 
@@ -137,7 +144,11 @@ def _floats(body: Body, key: str) -> NDArray[np.float64]:
 def _decode_network(body: Body) -> Network:
     word = body.text("network")
     if word == "flat":
-        return FlatNetwork({row.text("kind"): _rate(row, "rate") for row in body.bodies("rates")}, body.text("source"))
+        rates, near = (
+            {row.text("kind"): _rate(row, "rate") for row in (body.bodies(key) if key in body.data else ())}
+            for key in ("rates", "near")
+        )
+        return FlatNetwork(rates, body.text("source"), near)
     if word != "fitted":
         raise body.wrong("network", "one of fitted, flat", word)
     fits = {}

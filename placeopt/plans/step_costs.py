@@ -113,7 +113,13 @@ class StepCosts(Protocol):
         """Tensor degrees with times on a kind."""
         ...
 
-    def layer_ticks(self, kind: str, tensor: int, micro_batch: int, recompute: bool) -> NDArray[np.int64] | None:
+    def forms(self, kind: str, tensor: int) -> tuple[str, ...]:
+        """Ways in which so many devices of a kind may split layers, "" among them; see `ReplicaGroup`."""
+        ...
+
+    def layer_ticks(
+        self, kind: str, tensor: int, micro_batch: int, recompute: bool, form: str = ""
+    ) -> NDArray[np.int64] | None:
         """Forward and backward of each layer for one micro-batch, None where nothing is known."""
         ...
 
@@ -122,7 +128,7 @@ class StepCosts(Protocol):
         """Whether the model tells the gradients of weights apart (`weight_ticks`)."""
         ...
 
-    def weight_ticks(self, kind: str, tensor: int, micro_batch: int) -> NDArray[np.int64] | None:
+    def weight_ticks(self, kind: str, tensor: int, micro_batch: int, form: str = "") -> NDArray[np.int64] | None:
         """Part of `layer_ticks` that only the gradients of weights take, None where nothing is known."""
         ...
 

@@ -106,11 +106,11 @@ def judged_step(problem: StepPlanProblem, plan: TrainingPlan) -> int:
     for i, stage in enumerate(plan.stages):
         ticks, filling = [], []
         for group in stage.replicas:
-            row = costs.layer_ticks(group.kind, group.tensor, plan.micro_batch, len(stage.recompute) > 0)
+            row = costs.layer_ticks(group.kind, group.tensor, plan.micro_batch, len(stage.recompute) > 0, group.form)
             ticks.append(_sum_of(row, stage))
             saved = 0
             if parts and i < count - 1:
-                weights = costs.weight_ticks(group.kind, group.tensor, plan.micro_batch)
+                weights = costs.weight_ticks(group.kind, group.tensor, plan.micro_batch, group.form)
                 saved = parts * _sum_of(weights, stage)
             filling.append(ticks[-1] - min(saved, ticks[-1]))
         period, load = max(ticks), _load(problem, plan, i)
@@ -204,6 +204,10 @@ def _replicas(problem: StepPlanProblem, stage: PlanStage) -> list[str]:
         elif group.tensor not in problem.degrees(known[group.kind]):
             wrong.append(f"tensor degree {group.tensor} on '{group.kind}' is none of "
                          f"{list(problem.degrees(known[group.kind]))}")  # fmt: skip
+        elif group.form not in problem.costs.forms(group.kind, group.tensor) or group.form not in ("", *problem.forms):
+            wrong.append(f"{group.tensor} devices '{group.kind}' do not split layers by {group.form or 'tensor parallelism'}")
+        elif group.form and len(kinds) > 1:
+            wrong.append(f"replicas of two kinds: expected tensor parallelism, received {group.form}")
     return wrong
 
 
@@ -221,7 +225,7 @@ def _devices(problem: StepPlanProblem, plan: TrainingPlan) -> list[str]:
 def _memory(problem: StepPlanProblem, plan: TrainingPlan, i: int) -> list[str]:
     stage, load, wrong = plan.stages[i], _load(problem, plan, i), []
     for group in stage.replicas:
-        times = problem.costs.layer_ticks(group.kind, group.tensor, plan.micro_batch, load.recompute)
+        times = problem.costs.layer_ticks(group.kind, group.tensor, plan.micro_batch, load.recompute, group.form)
         if times is None:
             wrong.append(f"no times of '{group.kind}' at degree {group.tensor} and micro-batch {plan.micro_batch}")
             continue

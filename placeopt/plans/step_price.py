@@ -130,7 +130,7 @@ def _fill(costs: StepCosts, plan: TrainingPlan, load: Load, position: int, sched
     for group in stage.replicas:
         ticks = _compute(costs, load, group)
         if schedule.splits_backward and position < len(plan.stages) - 1:
-            weights = costs.weight_ticks(group.kind, group.tensor, load.micro_batch)
+            weights = costs.weight_ticks(group.kind, group.tensor, load.micro_batch, group.form)
             if weights is None:
                 raise LookupError(f"no times of gradients of weights on {group.kind} at degree {group.tensor}")
             ticks = max(0, ticks - schedule.weight_parts * int(weights[load.first : load.last].sum()))
@@ -139,7 +139,7 @@ def _fill(costs: StepCosts, plan: TrainingPlan, load: Load, position: int, sched
 
 
 def _compute(costs: StepCosts, load: Load, group: ReplicaGroup) -> int:
-    ticks = costs.layer_ticks(group.kind, group.tensor, load.micro_batch, load.recompute)
+    ticks = costs.layer_ticks(group.kind, group.tensor, load.micro_batch, load.recompute, group.form)
     if ticks is None:
         raise LookupError(f"no times of {group.kind} at degree {group.tensor} and micro-batch {load.micro_batch}")
     return int(ticks[load.first : load.last].sum())

@@ -11,9 +11,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.errors import InputError, did_you_mean
+from placeopt.plans.plan import FORMS
 from placeopt.plans.step_costs import TICK_SECONDS
 from placeopt.plans.step_schedules import parse_schedule
 
@@ -58,6 +60,7 @@ class StepPlanProblem:
         replicas of two kinds, which multiplies the work of a search.
     schedules : names to choose from, see `placeopt.plans.step_schedules`. sharded : whether the replicas of a stage may
         share the optimizer's states out among themselves.
+    forms : further ways to split layers to choose from (`placeopt.plans.plan.FORMS`), for stages with replicas of one kind.
     """
 
     problem_kind: ClassVar[str] = "plan"
@@ -75,6 +78,7 @@ class StepPlanProblem:
     sharded: bool = False
     name: str = "plan"
     tick_seconds: float = TICK_SECONDS
+    forms: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.max_stages < 1 or not self.pools:
@@ -87,6 +91,9 @@ class StepPlanProblem:
             if not self.degrees(pool):
                 raise InputError(f"plan '{self.name}': the cost model knows no times on '{pool.kind}' with up to "
                                  f"{pool.per_host} devices per host")  # fmt: skip
+        for form in self.forms:
+            if form not in FORMS:
+                raise InputError(f"plan '{self.name}': expected ways to split layers among {', '.join(FORMS)}, received '{form}'")
         self._check_schedules()
         known = self.costs.micro_batches(tuple(kinds))
         if not self.micro_batches:
@@ -120,12 +127,17 @@ class StepPlanProblem:
             "replicas of a stage of one kind or of two in shares of quarters, with a tensor degree each inside a host",
             f"schedules {', '.join(self.schedules)}; stages recomputed {'or not' if self.recompute else 'never'}; "
             f"optimizer states {'sharded or not' if self.sharded else 'whole'}",
-            "no expert or sequence parallelism, no offloading",
+            "layers split by tensor" + "".join(f" or {form}" for form in self.forms) + " parallelism; no offloading; repetends of "
+            "one micro-batch",
         )  # fmt: skip
 
     def degrees(self, pool: DevicePool) -> tuple[int, ...]:
         """Tensor degrees that are known and fit into a host."""
         return tuple(t for t in self.costs.degrees(pool.kind) if t <= pool.per_host)
+
+    def forms_of(self, kind: str, tensor: int) -> tuple[str, ...]:
+        """Ways in which a replica may split layers, "" for tensor parallelism."""
+        return tuple(form for form in self.costs.forms(kind, tensor) if not form or form in self.forms)
 
     def pool(self, kind: str) -> DevicePool:
         """Return the devices of a kind.
@@ -150,14 +162,14 @@ class StepPlanProblem:
         digest = hashlib.sha256()
         for pool in self.pools:
             for tensor in self.degrees(pool):
-                for size in self.micro_batches:
+                for size, form in product(self.micro_batches, self.forms_of(pool.kind, tensor)):
                     for again in (False, True):
-                        found = self.costs.layer_ticks(pool.kind, tensor, size, again)
+                        found = self.costs.layer_ticks(pool.kind, tensor, size, again, form)
                         digest.update(b"-" if found is None else found.tobytes())
-                    weights = self.costs.weight_ticks(pool.kind, tensor, size) if self.costs.splits_backward else None
+                    weights = self.costs.weight_ticks(pool.kind, tensor, size, form) if self.costs.splits_backward else None
                     digest.update(b"-" if weights is None else weights.tobytes())
         rest = (self.pools, self.batch, self.micro_batches, self.data_degrees, self.max_stages, self.recompute, self.mixed,
-                self.schedules, self.sharded, self.costs.name, self.costs.sources)  # fmt: skip
+                self.schedules, self.sharded, self.costs.name, self.costs.sources, *self.forms)  # fmt: skip
         digest.update(repr(rest).encode())
         return digest.hexdigest()[:16]
 

@@ -45,7 +45,7 @@ class TabledStepCosts:
         return self
 
     def _known(self, group: ReplicaGroup, micro_batch: int) -> NDArray[np.float64]:
-        times = self.table.times_of(group.kind, micro_batch, group.tensor)
+        times = self.table.form(group.form).times_of(group.kind, micro_batch, group.tensor)
         if times is None:
             raise LookupError(f"no times of {group.kind} at degree {group.tensor} and micro-batch {micro_batch}")
         return times
@@ -54,6 +54,10 @@ class TabledStepCosts:
         """Micro-batch sizes with times on any of the kinds."""
         known = {device_kind(kind) for kind in kinds}
         return tuple(sorted({size for kind, size, _ in self.table.times if kind in known}))
+
+    def forms(self, kind: str, tensor: int) -> tuple[str, ...]:
+        """Ways to split layers with times."""
+        return self.table.forms_of(kind, tensor)
 
     def degrees(self, kind: str) -> tuple[int, ...]:
         """Tensor degrees with times."""

@@ -88,7 +88,7 @@ def _parts(problem: StepPlanProblem, plan: TrainingPlan, price: StepPrice) -> di
     if parse_schedule(plan.schedule).splits_backward:
         for i, stage in enumerate(plan.stages):
             for group in stage.replicas:
-                ticks = problem.costs.weight_ticks(group.kind, group.tensor, plan.micro_batch)
+                ticks = problem.costs.weight_ticks(group.kind, group.tensor, plan.micro_batch, group.form)
                 weights[i] = max(weights[i], 0.0 if ticks is None else float(ticks[list(stage.layers)].sum()))
     forward = [FORWARD_PART * ticks for ticks in whole]
     backward = [ticks - f - w for ticks, f, w in zip(whole, forward, weights, strict=True)]

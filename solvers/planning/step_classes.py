@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,6 +56,9 @@ class StageClass:
     recompute: bool
 
 
+Table = dict[tuple[ReplicaGroup, bool], "NDArray[np.int64]"]
+"""Spans of layers by (one replica, recomputation)."""
+
 SyncKey = tuple[tuple[ReplicaGroup, ...], int]
 """Replicas, and how many share the optimizer's states."""
 
@@ -68,16 +71,17 @@ class BatchTables:
     ) -> None:
         self.problem, self.micro_batch, self.sync = problem, micro_batch, sync
         self.shares: dict[tuple[bytes, int], tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        self._optimizer: dict[tuple[str, int, int], NDArray[np.int64]] = {}
-        self._flight: dict[tuple[int, int], dict[tuple[str, int, bool], NDArray[np.int64]]] = {}
+        self._optimizer: dict[tuple[ReplicaGroup, int], NDArray[np.int64]] = {}
+        self._flight: dict[tuple[int, int], Table] = {}
         self.layers = problem.costs.num_layers
         self.kinds = [
-            (k, pool.kind, tensor, again)
+            (k, ReplicaGroup(pool.kind, tensor, 1, form), again)
             for k, pool in enumerate(problem.pools)
             for tensor in problem.degrees(pool)
+            for form in problem.forms_of(pool.kind, tensor)
             for again in ((False, True) if problem.recompute else (False,))
             if tensor <= pool.count
-            and problem.costs.layer_ticks(pool.kind, tensor, micro_batch, again) is not None
+            and problem.costs.layer_ticks(pool.kind, tensor, micro_batch, again, form) is not None
         ]
 
     @cached_property
@@ -119,35 +123,35 @@ class BatchTables:
         return np.where(self.inside, found, -1)
 
     @cached_property
-    def compute(self) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
-        """Ticks of spans of layers by (kind, tensor degree, recomputation)."""
+    def compute(self) -> Table:
+        """Ticks of spans of layers."""
         found = {}
-        for _, kind, tensor, again in self.kinds:
-            ticks = self.problem.costs.layer_ticks(kind, tensor, self.micro_batch, again)
+        for _, one, again in self.kinds:
+            ticks = self.problem.costs.layer_ticks(one.kind, one.tensor, self.micro_batch, again, one.form)
             total = np.concatenate([[0], np.cumsum(np.asarray(ticks))])
-            found[kind, tensor, again] = np.where(np.triu(np.ones((len(total),) * 2), 1) > 0, total[None] - total[:, None], -1)
+            found[one, again] = np.where(self.inside, total[None] - total[:, None], -1)
         return found
 
     @cached_property
-    def weights(self) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
+    def weights(self) -> Table:
         """Part of `compute` that gradients of weights take."""
         found = {}
-        for _, kind, tensor, again in self.kinds:
-            ticks = self.problem.costs.weight_ticks(kind, tensor, self.micro_batch)
+        for _, one, again in self.kinds:
+            ticks = self.problem.costs.weight_ticks(one.kind, one.tensor, self.micro_batch, one.form)
             total = np.concatenate([[0], np.cumsum(np.asarray(ticks))])
-            found[kind, tensor, again] = np.maximum(total[None] - total[:, None], 0)
+            found[one, again] = np.maximum(total[None] - total[:, None], 0)
         return found
 
-    def flight(self, chunks: int, shards: int) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
+    def flight(self, chunks: int, shards: int) -> Table:
         """Most micro-batches in flight of spans of layers that memory allows; see `Load`."""
         if (chunks, shards) not in self._flight:
             self._flight[chunks, shards] = self._most_in_flight(chunks, shards)
         return self._flight[chunks, shards]
 
-    def _most_in_flight(self, chunks: int, shards: int) -> dict[tuple[str, int, bool], NDArray[np.int64]]:
+    def _most_in_flight(self, chunks: int, shards: int) -> Table:
         found, many = {}, max(2 * self.problem.max_stages, self.problem.batch)
-        for k, kind, tensor, again in self.kinds:
-            room, group = self.problem.pools[k].memory, ReplicaGroup(kind, tensor, 1)
+        for k, group, again in self.kinds:
+            room = self.problem.pools[k].memory
 
             def most(first: int, last: int, room: int = room, group: ReplicaGroup = group, again: bool = again) -> int:
                 def fits(flight: int) -> bool:
@@ -161,7 +165,7 @@ class BatchTables:
                 return low
 
             if self.problem.costs.spans is None:
-                found[kind, tensor, again] = self.table(most)
+                found[group, again] = self.table(most)
                 continue
             load = Load(0, self.layers, self.micro_batch, 0, again, chunks, shards)
             fixed, each = self.problem.costs.spans.memory_spans(load, group)
@@ -172,13 +176,13 @@ class BatchTables:
             unsure = np.abs(left - np.round(fitting) * each) <= slack
             for first, last in np.argwhere(unsure & self.inside).tolist():
                 number[first, last] = most(first, last)
-            found[kind, tensor, again] = np.where(self.inside, number, -1)
+            found[group, again] = np.where(self.inside, number, -1)
         return found
 
     @cached_property
     def sends(self) -> dict[tuple[str, int, str, int], NDArray[np.int64]]:
         """Forward and backward ticks over each cut by (kind, degree, kind, degree), shape (2, L + 1)."""
-        ends, found = sorted({(kind, tensor) for _, kind, tensor, _ in self.kinds}), {}
+        ends, found = sorted({(one.kind, one.tensor) for _, one, _ in self.kinds}), {}
         types = self.problem.costs.layer_types
         for sender in ends:
             for receiver in ends:
@@ -192,16 +196,17 @@ class BatchTables:
                 found[*sender, *receiver] = rows
         return found
 
-    def optimizer(self, kind: str, tensor: int, recompute: bool, shards: int) -> NDArray[np.int64]:
+    def optimizer(self, group: ReplicaGroup, recompute: bool, shards: int) -> NDArray[np.int64]:
         """Optimizer ticks of spans of layers."""
-        if (kind, tensor, shards) not in self._optimizer:
-            costs, group = self.problem.costs, ReplicaGroup(kind, tensor, 1)
+        group = replace(group, count=1)
+        if (group, shards) not in self._optimizer:
+            costs = self.problem.costs
             load = Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards)
-            self._optimizer[kind, tensor, shards] = self.ticks(
+            self._optimizer[group, shards] = self.ticks(
                 None if costs.spans is None else costs.spans.optimizer_spans(load, group),
                 lambda first, last: costs.optimizer_ticks(load._replace(first=first, last=last), group),
             )
-        return self._optimizer[kind, tensor, shards]
+        return self._optimizer[group, shards]
 
     def all_reduce(self, groups: tuple[ReplicaGroup, ...], recompute: bool, shards: int) -> NDArray[np.int64]:
         """Ticks of the all-reduce of spans of layers."""
@@ -216,16 +221,16 @@ class BatchTables:
     def classes(self, data: int) -> Iterator[StageClass]:
         """Yield what a stage can be with a data degree."""
         pools = self.problem.pools
-        for a, (k, kind, tensor, again) in enumerate(self.kinds):
-            if tensor * data <= pools[k].count:
-                yield StageClass((ReplicaGroup(kind, tensor, data),), again)
-            for other, second, degree, same in self.kinds[a + 1 :] if self.problem.mixed else ():
-                if other == k or same != again:
+        for a, (k, one, again) in enumerate(self.kinds):
+            if one.tensor * data <= pools[k].count:
+                yield StageClass((replace(one, count=data),), again)
+            for other, second, same in self.kinds[a + 1 :] if self.problem.mixed else ():
+                if other == k or same != again or one.form or second.form:
                     continue
                 for count in sorted({round(data * part / SHARES) for part in range(1, SHARES)}):
                     rest = data - count
-                    if count and rest and count * tensor <= pools[k].count and rest * degree <= pools[other].count:
-                        yield StageClass((ReplicaGroup(kind, tensor, count), ReplicaGroup(second, degree, rest)), again)
+                    if count and rest and count * one.tensor <= pools[k].count and rest * second.tensor <= pools[other].count:
+                        yield StageClass((replace(one, count=count), replace(second, count=rest)), again)
 
 
 class DegreeTables:
@@ -369,14 +374,14 @@ class DegreeTables:
             return np.array([0, *[1] * most], dtype=np.int64)
         return np.array([0, *(self.schedule.flight(most, most - k, self.rounds) for k in range(1, most + 1))], dtype=np.int64)
 
-    def _joined(self, tables: dict[tuple[str, int, bool], NDArray[np.int64]], c: StageClass, join: object) -> NDArray[np.int64]:
-        found = [tables[group.kind, group.tensor, c.recompute] for group in c.groups]
+    def _joined(self, tables: Table, c: StageClass, join: object) -> NDArray[np.int64]:
+        found = [tables[replace(group, count=1), c.recompute] for group in c.groups]
         return found[0] if len(found) == 1 else join(*found)  # type: ignore[operator,no-any-return]
 
     def _closing(self, c: StageClass) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return what closes the step: all-reduce and optimizer, as one where the costs add them stage by stage."""
         sync = self.batch.all_reduce(c.groups, c.recompute, self.shards)
-        update = np.max([self.batch.optimizer(g.kind, g.tensor, c.recompute, self.shards) for g in c.groups], axis=0)
+        update = np.max([self.batch.optimizer(g, c.recompute, self.shards) for g in c.groups], axis=0)
         if not self.problem.costs.closing_apart:
             sync, update = sync + update, np.zeros_like(update)
         inside, chunks = self.batch.inside, self.schedule.chunks

@@ -20,11 +20,11 @@ from placeopt.plans.timeline import step_timeline
 class EqualCosts(TableCosts):
     """Layers of 30 ticks, a third of each kind of pass; nothing else takes time."""
 
-    def layer_ticks(self, kind, tensor, micro_batch, recompute):
+    def layer_ticks(self, kind, tensor, micro_batch, recompute, form=""):
         """Equal layers."""
         return super().layer_ticks(kind, tensor, micro_batch, recompute) * 0 + 30
 
-    def weight_ticks(self, kind, tensor, micro_batch):
+    def weight_ticks(self, kind, tensor, micro_batch, form=""):
         """A third."""
         return self.layer_ticks(kind, tensor, micro_batch, False) // 3
 
@@ -149,4 +149,5 @@ def test_the_space_is_said():
     words = " ".join(step_problem(1, schedules=SCHEDULES, sharded=True).space)
     assert all(name in words for name in SCHEDULES)
     assert "sharded or not" in words
-    assert "no expert or sequence parallelism" in words
+    assert "layers split by tensor parallelism" in words
+    assert "or sequence or expert" in " ".join(step_problem(1, forms=("sequence", "expert")).space)
