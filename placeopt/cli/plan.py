@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placeopt.cli import common
+from placeopt.cli.plan_changes import compare_offers, parse_hosts, plan_without
 
 if TYPE_CHECKING:
     from placeopt.planning.planned import Planned
@@ -36,6 +37,10 @@ def plan_command(
                                  show_default="where known")
     ] = None,
     evaluate: Annotated[Path | None, typer.Option("--evaluate", help="Price this plan instead of searching.")] = None,
+    offers: Annotated[
+        str | None, typer.Option("--offers", help="Compare devices with prices: 32xA100-40?price=3.67,96xV100-16?price=2.86.")
+    ] = None,
+    lose: Annotated[str | None, typer.Option("--lose", help="Plan again without hosts, as A100-40/0,A100-40/3.")] = None,
     runner_ups: Annotated[int, typer.Option("--runner-ups", min=0, help="How many others to look for.")] = 3,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for exports and the picture.")] = None,
     seconds: common.Seconds = 10.0,
@@ -54,13 +59,19 @@ def plan_command(
     if evaluate is not None:
         _evaluate(model, evaluate, costs, formula, json=json)
         return
+    space: dict[str, Any] = {
+        "costs": costs, "formula": formula, "recompute": recompute, "mixed": mixed, "sharded": sharded,
+        "schedules": None if schedules is None else tuple(schedules.split(",")),
+        "forms": None if forms is None else tuple(form for form in forms.split(",") if form),
+    }  # fmt: skip
+    if offers is not None:
+        compare_offers(model, offers, batch, seconds, space, json=json)
+        return
     if cluster is None:
         raise InputError("--cluster: expected the devices, as 8xA100; see 'placeopt clusters'")
-    planned = plan(
-        model, cluster, batch, costs=costs, formula=formula, recompute=recompute, mixed=mixed, seconds=seconds,
-        runner_ups=runner_ups, sharded=sharded, schedules=None if schedules is None else tuple(schedules.split(",")),
-        forms=None if forms is None else tuple(form for form in forms.split(",") if form),
-    )  # fmt: skip
+    lost = None if lose is None else parse_hosts(lose)
+    planned = plan(model, cluster, batch, seconds=seconds, runner_ups=runner_ups, **space)
+    after = None if lost is None or planned.plan is None else plan_without(planned, lost, seconds)
     if folder is not None and planned.plan is not None:
         from placeopt.planning.launch_files import write_launch_files
         from placeopt.plotting.files import write_figure
@@ -69,9 +80,11 @@ def plan_command(
         write_launch_files(planned, folder)
         write_figure(plan_figure(planned), folder / "plan.png")
     if json:
-        common.print_json(planned.to_json())
+        common.print_json(planned.to_json() | ({} if after is None else {"after": after.to_json()}))
     else:
         _print(planned)
+        if after is not None:
+            after.say()
     if planned.plan is None:
         raise typer.Exit(1)
 

@@ -319,11 +319,12 @@ class DegreeTables:
         return 2 * int(sum(slowest[i, i + 1] for i in range(self.batch.layers)) + links.sum())
 
     def fits(self, plan: TrainingPlan) -> bool:
-        """Whether the stages of a repetend have room for what it keeps."""
+        """Whether the stages of a plan of these classes have room for what they keep."""
         flight, classes = self.spans[1], {(c.groups, c.recompute): i for i, c in enumerate(self.classes)}
         return all(
-            flight[classes[stage.replicas, bool(stage.recompute)], stage.layers[0], stage.layers[-1] + 1] >= min(count, self.rounds)
-            for stage, count in zip(plan.stages, plan.kept, strict=True)
+            flight[classes[stage.replicas, bool(stage.recompute)], stage.layers[0], stage.layers[-1] + 1]
+            >= self.schedule.flight(len(plan.stages), i, self.rounds, plan.kept)
+            for i, stage in enumerate(plan.stages)
         )
 
     def least_period(self, low: int, high: int, stages: int = 0) -> int:
@@ -352,12 +353,14 @@ class DegreeTables:
             by_span = np.where(possible, ticks, 2**60).min(axis=0)
             floors.append(max(int(by_span[: i + 1, i + 1 :].min()) for i in range(width - 1)))
         before, behind = self._links()
+        numbers = [s for s in range(1, problem.max_stages + 1) if self.schedule.chunks > 1 or self.schedule.allows(s, self.rounds)]
+        stages = (numbers[0], numbers[-1]) if numbers else (1, 0)
         last_fill = part_of(compute[:, :, -1], self.schedule.chunks)  # type: ignore[arg-type]
         return StepArrays(
             compute=compute, fill=self.fill, last_fill=np.ascontiguousarray(last_fill), flight=flight, sync=sync, update=update,
             used=used, before=before, behind=behind, least_fill=self.least_fill,
             least_sync=floors[0], least_update=floors[1], pool=self.pool, price=self.price, need=self.need(0),
-            least_stages=1, most_stages=problem.max_stages, compared=COMPARED[self.schedule.chooses_kept],
+            least_stages=stages[0], most_stages=stages[1], compared=COMPARED[self.schedule.chooses_kept],
             rounds=self.rounds,
         )  # fmt: skip
 
@@ -370,6 +373,8 @@ class DegreeTables:
     def need(self, stages: int) -> NDArray[np.int64]:
         """Micro-batches kept by the k-th stage from the end."""
         most = stages or self.problem.max_stages
+        if not stages and self.schedule.splits_backward:  # the least of any number of stages
+            return np.array([0, *(self.schedule.flight(k, 0, self.rounds) for k in range(1, most + 1))], dtype=np.int64)
         if self.schedule.chooses_kept:
             return np.array([0, *[1] * most], dtype=np.int64)
         return np.array([0, *(self.schedule.flight(most, most - k, self.rounds) for k in range(1, most + 1))], dtype=np.int64)

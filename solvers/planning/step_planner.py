@@ -5,9 +5,11 @@ and closing f) are met one after the other: f(m) is the least f of plans whose p
 dynamic program, and every plan with a period of at least a that keeps to m takes at least (n - 1) a + f(m). What cannot
 beat the best plan known is passed over, so that the bound holds wherever the search is cut off: it is the least bound of
 what was not closed. Schedules whose memory depends on the number of stages (interleaved, zero-bubble) are searched for each
-number of stages apart, interleaved ones for each kind and number of like replicas too. For repetends, whose period is longer
-than that of their stages where memory is short, the dynamic program bounds all plans with a period in a range (`step_search`
-says why), and the range is halved until the bound is not below the best plan: at a single period it is exact.
+number of stages apart, interleaved ones for each kind and number of like replicas too; zero-bubble ones first for all numbers
+at once, each stage keeping what it would as the first one, which is the least, until a plan comes out that does not fit. For
+repetends, whose period is longer than that of their stages where memory is short, the dynamic program bounds all plans with a
+period in a range (`step_search` says why), and the range is halved until the bound is not below the best plan: at a single
+period it is exact.
 
 References
 ----------
@@ -133,8 +135,7 @@ class _Front:
     def open(self, part: _Range) -> None:
         """Bound a range better, or split it."""
         schedule = parse_schedule(part.variant.schedule)
-        # what is known of a plan of any number of stages is found out once, where stages do not share devices
-        if not part.stages and schedule.counts_stages and (schedule.chunks > 1 or part.depth > 1):
+        if not part.stages and schedule.chunks > 1:
             self._count_stages(part)
             return
         tables = self._tables(part)
@@ -262,7 +263,12 @@ class _Front:
         labels, at, rest = self._ask(tables, part.stages, (part.least, limit), min(NEVER, self.goal - turns * part.least))
         if at >= 0:
             # plans with periods from here to the limit take as long in fill and closing: none of them is better
-            price = self._offer(tables.plan(labels, int(at)))
+            plan = tables.plan(labels, int(at))
+            if not part.stages and not tables.fits(plan):
+                self._count_stages(replace(part, most=limit, rest=rest))
+                self._push(replace(part, least=limit + 1, most=top))
+                return
+            price = self._offer(plan)
             self._push(replace(part, most=min(limit, price.pace - 1), rest=rest))
         if limit < top:
             self._push(replace(part, least=limit + 1, most=top))

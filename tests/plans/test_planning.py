@@ -12,7 +12,13 @@ from small_plans import best_step, step_problem
 import placeopt as po
 from placeopt.cli.main import main
 from placeopt.model.errors import InputError, Refused
-from placeopt.planning.elastic import layers_of_devices, moved_parameters, plan_after_loss, plans_of_offers
+from placeopt.planning.elastic import (
+    device_moves,
+    moved_parameters,
+    plan_after_loss,
+    plans_of_offers,
+    shards_of_devices,
+)
 from placeopt.planning.launch_files import (
     deepspeed_configuration,
     megatron_arguments,
@@ -167,9 +173,51 @@ def test_a_loss_moves_what_the_new_plan_lacks(planned):
     after, moved = plan_after_loss(planned, {"a": 1}, parameters)
     assert sum(after.plan.devices().values()) <= 3
     assert moved >= 0
-    assert set(layers_of_devices(after)) <= {f"a/{i}" for i in range(3)}
+    assert set(shards_of_devices(after)) <= {f"a/{i}" for i in range(3)}
     with pytest.raises(InputError, match="no devices are left"):
         plan_after_loss(planned, {"a": 4}, parameters)
+
+
+def test_hosts_are_matched_for_the_fewest_moves():
+    """On one device per host: of all ways to give parts to the devices left, the one that moves least is found."""
+    problem = step_problem(3, layers=5, devices=4, data_degrees=(1,), batch=12)
+    pool = DevicePool("a", 4, 1, 10**6)
+    before = plan(problem.replace(pools=(pool,)), "", 0, seconds=30.0, runner_ups=0)
+    parameters = {1: [4.0, 1.0, 7.0, 2.0, 5.0]}
+    for lost in range(4):
+        after, moved = plan_after_loss(before, {"a": (lost,)}, parameters)
+        old, new = shards_of_devices(before), shards_of_devices(after)
+        left = [f"a/{i}" for i in range(4) if i != lost]
+        ways = [
+            sum(parameters[1][v] for a, b in zip(sorted(new), names, strict=False) for v in new[a] if v not in old.get(b, {}))
+            for names in itertools.permutations(left)
+        ]
+        assert moved == 12 * min(ways)
+        assert f"a/{lost}" not in device_moves(before, after, parameters, {"a": (lost,)}).values()
+
+
+def test_the_command_answers_offers_and_losses(capsys, data):
+    """`--offers` compares devices by speed and price, `--lose` plans what is left; wrong words are one line."""
+    costs = ("OPT-350", "--costs", data / "training_plans" / "profiles", "--batch", 64, "--seconds", 2, "--schedules", "1f1b")
+    offers = "4xA100-40?price=3.67,8xV100-16?price=2.86"
+    code, printed = command(capsys, *costs, "--offers", offers, "--json")
+    body = json.loads(printed.out)
+    assert code == 0
+    assert len(body["offers"]) == 3
+    assert min(body["offers"], key=lambda item: item["step_seconds"])["devices"] == body["fastest"]
+    assert min(body["offers"], key=lambda item: item["price_per_million_samples"])["devices"] == body["cheapest"]
+    code, printed = command(capsys, *costs, "--cluster", "12xA100-40", "--lose", "A100-40/2", "--runner-ups", 0, "--json")
+    body = json.loads(printed.out)
+    assert code == 0
+    assert body["after"]["moved_bytes"] >= 0
+    assert not {"A100-40/8", "A100-40/11"} & set(body["after"]["takes_part_of"].values())
+    code, printed = command(capsys, MODEL, "--batch", 4, "--offers", "2xA100?price=3,4xV100?price=1", "--seconds", 2)
+    assert code == 0
+    assert "cheapest" in printed.out
+    for wrong in (("--offers", "4xA100-40"), ("--cluster", "4xA100-40", "--lose", "A100-40")):
+        code, printed = command(capsys, *costs, *wrong)
+        assert code == 2
+        assert len(printed.err.strip().splitlines()) == 1
 
 
 def test_the_command_prints_one_object(capsys):
