@@ -12,7 +12,7 @@ from placeopt.model.budget import Budget
 from placeopt.plans.plan import FORMS, PlanStage, ReplicaGroup, TrainingPlan
 from placeopt.plans.sample_problem import SamplePlanProblem
 from placeopt.plans.step_costs import LinkShares
-from placeopt.plans.step_judge import judge_step_plan
+from placeopt.plans.step_judge import judge_step_plan, judged_step
 from placeopt.plans.step_price import step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 from placeopt.solving.registry import make_solver
@@ -202,3 +202,37 @@ def small_plan_problems(objective):
         wide = {"schedules": SCHEDULES, "sharded": True, "recompute": True}
         return (step_problem(1), step_problem(2, kinds=2, layers=4), step_problem(3, **wide))
     return (sample_chain(), sample_chain(6, 5, 45))
+
+
+def random_step_problem(seed):
+    """Return a tiny problem with some of everything: kinds, degrees, forms, schedules, sharding, recomputation, tight memory."""
+    rng, every = np.random.default_rng(seed), (*SCHEDULES, "repetend")
+    kinds, layers = 1 + int(rng.random() < 0.4), int(rng.integers(2, 4))
+    small = layers * kinds < 6
+    return step_problem(
+        seed, kinds=kinds, layers=layers, devices=int(rng.integers(2, 4)), apart=bool(rng.random() < 0.25),
+        schedules=tuple(every[i] for i in sorted(rng.permutation(len(every))[: int(rng.integers(1, 4))])),
+        sharded=bool(rng.random() < 0.4), recompute=bool(small and rng.random() < 0.4),
+        mixed=bool(kinds * layers == 4 and rng.random() < 0.5), forms=FORMS[: int(rng.integers(0, 3))] if small else (),
+        data_degrees=(1, 2) if rng.random() < 0.6 else (1,), batch=int(rng.integers(2, 9)),
+        micro_batches=(1,) if rng.random() < 0.5 else (1, 2),
+    )  # fmt: skip
+
+
+def compare_with_brute_force(seed):
+    """Return counts about one random problem: plans, differences of the search and of the judge, and what the best plan has."""
+    problem = random_step_problem(seed)
+    plans = list(every_plan(problem))
+    prices = [step_price(problem, plan).step for plan in plans]
+    best, result = min(prices, default=None), solve(problem)
+    agree = result.status == "infeasible" if best is None else (result.value, result.lower_bound) == (best, best)
+    found = result.solution
+    groups = [] if found is None else [group for stage in found.stages for group in stage.replicas]
+    return {
+        "problems": 1, "plans": len(plans), "search_differs": int(not agree),
+        "judge_differs": sum(judged_step(problem, plan) != price for plan, price in zip(plans, prices, strict=True)),
+        "nothing_fits": int(best is None), "repetend": int(found is not None and bool(found.kept)),
+        "interleaved_or_zero_bubble": int(found is not None and found.schedule not in ("1f1b", "repetend")),
+        "sharded": int(found is not None and found.sharded), "split_otherwise": int(any(group.form for group in groups)),
+        "two_kinds": int(len({group.kind for group in groups}) > 1), "several_stages": int(found is not None and len(found.stages) > 1),
+    }  # fmt: skip

@@ -2,7 +2,7 @@
 
     PLACEOPT_DATA=../shared/data python results/plans/study.py [STAGE ...] [--again]
 
-Stages: measured, fit, piper, opt350, large, models, schedules, robust, gpt2 (default: all). A stage writes
+Stages: measured, fit, piper, opt350, large, models, schedules, robust, gpt2, random (default: all). A stage writes
 results/plans/STAGE.csv row by row and skips rows that are there (`--again` computes them anew); `tables.md` is drawn from the
 CSV files after every stage.
 """
@@ -56,6 +56,7 @@ PROFILES = data_folder("training_plans") / "profiles"
 Row = dict[str, Any]
 Job = tuple[str, "Callable[[], Row]"]
 OTHERS = ((8.0, 12.5), (12, 24), (12, 20), (17, 25), (55, 50), (53, 109), (63, 117))
+RANDOM_PROBLEMS = 3000
 NAMES = ("the data's authors", "Varuna", "Metis", "Piper", "FlashFlex", "AMP", "Galvatron")
 """Median and mean error in percent of published simulators on all 36 plans, from the data's README."""
 
@@ -187,6 +188,8 @@ def large() -> Iterator[Job]:
     yield "LLaMA-3-8B, 32 + 32, published formula, none", lambda: step_row(plain, 60.0, 0.01)
     opt = plan_problem("OPT-30", "64xA100-40+64xV100-16", 256, costs=PROFILES, formula="published")
     yield "OPT-30B, 64 + 64, published formula", lambda: step_row(opt, 120.0, 0.01)
+    both = opt.replace(schedules=("1f1b", "repetend"))
+    yield "OPT-30B, 64 + 64, published formula, repetends too", lambda: step_row(both, 40.0, 0.01)
 
 
 def models() -> Iterator[Job]:
@@ -202,7 +205,7 @@ def models() -> Iterator[Job]:
 
 
 def schedules() -> Iterator[Job]:
-    """The same with interleaved and zero-bubble schedules and sharded states; the plan is simulated, too."""
+    """The same with interleaved and zero-bubble schedules, repetends and sharded states; the plan is simulated, too."""
     path = HERE.parent / "pipeline" / "study.py"
     spec = runpy.run_path(str(path), run_name="pipeline_study")
 
@@ -215,7 +218,7 @@ def schedules() -> Iterator[Job]:
         found = result.solution
         return {
             "seconds": result.seconds, "gap": result.gap, "status": result.status,
-            "simulated": step_timeline(problem, found)[1] * problem.tick_seconds if found else None,
+            "simulated": float(step_timeline(problem, found)[1]) * problem.tick_seconds if found else None,
             "schedule": found.schedule if found else None, "sharded": found.sharded if found else None,
             "wall": clock.wall, "cpu": clock.cpu, "plan": found.text() if found else result.message,
         }  # fmt: skip
@@ -266,9 +269,26 @@ def gpt2() -> Iterator[Job]:
     yield "GPT-2", row
 
 
+def random() -> Iterator[Job]:
+    """Tiny problems with some of everything, compared with brute force: the tests' code, in parts of 100 problems."""
+    sys.path.insert(0, str(HERE.parents[1] / "tests"))
+    from small_plans import compare_with_brute_force
+
+    def row(start: int) -> Row:
+        total: Row = {}
+        with Clock() as clock:
+            for seed in range(start, start + 100):
+                for key, count in compare_with_brute_force(seed).items():
+                    total[key] = total.get(key, 0) + count
+        return total | {"wall": clock.wall, "cpu": clock.cpu}
+
+    for start in range(0, RANDOM_PROBLEMS, 100):
+        yield f"seeds {start} to {start + 99}", lambda start=start: row(start)
+
+
 STAGES: dict[str, Callable[[], Iterator[Job]]] = {
     "measured": measured, "fit": fit, "piper": piper, "opt350": opt350, "large": large, "models": models,
-    "schedules": schedules, "robust": robust, "gpt2": gpt2,
+    "schedules": schedules, "robust": robust, "gpt2": gpt2, "random": random,
 }  # fmt: skip
 
 

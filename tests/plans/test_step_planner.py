@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from small_plans import best_step, check_optimum, every_plan, solve, step_problem
+from small_plans import best_step, check_optimum, compare_with_brute_force, every_plan, solve, step_problem
 
 from placeopt.model.objective import objective_of
 from placeopt.plans.layer_tables import read_layer_table
@@ -42,6 +42,14 @@ def test_bounds_hold_for_every_plan(seed):
     problem = step_problem(seed, kinds=2, layers=2, devices=3, data_degrees=(1, 2))
     bound = objective_of(problem).bounds(problem, 0.0).value
     assert all(step_price(problem, plan).step >= bound for plan in every_plan(problem))
+
+
+@pytest.mark.parametrize("start", range(5))
+def test_random_problems_are_those_of_brute_force(start):
+    """Search, price and judge agree on tiny problems with some of everything; `results/plans` has more of them."""
+    for seed in range(8 * start, 8 * start + 8):
+        counts = compare_with_brute_force(seed)
+        assert (counts["search_differs"], counts["judge_differs"]) == (0, 0)
 
 
 def test_a_tolerance_leaves_a_true_bound():
