@@ -116,7 +116,7 @@ def best_table(best: Sequence[analysis.BestKnown]) -> Table:
 def value_table(table: analysis.Comparison) -> Table:
     """Median value of every solver on every instance."""
     rows = [
-        [name, f"{table.lower_bound[i]:.0f}", *("-" if np.isnan(x) else f"{x:.0f}" for x in table.median[i])]
+        [name, _ticks(table.lower_bound[i]), *("-" if np.isnan(x) else _ticks(x) for x in table.median[i])]
         for i, name in enumerate(table.instances)
     ]
     return ["instance", "lower bound", *table.solvers], rows
@@ -167,6 +167,11 @@ def markdown(title: str, tables: dict[str, Table]) -> str:
 
 def _percent(value: float) -> str:
     return "-" if np.isnan(value) else f"{100 * value:.2f} %"
+
+
+def _ticks(value: float) -> str:
+    """Write ticks: whole ones as such, the period per micro-batch of several with two decimals."""
+    return f"{value:.0f}" if value == round(value) else f"{value:.2f}"
 
 
 def _number(value: float, unit: str = "") -> str:

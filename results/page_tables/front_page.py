@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from page_tables.source import Source, listed, seconds, table, times, value
+from page_tables.source import Source, listed, middle, seconds, table, times, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from page_tables.source import Line
 
 LETTERS = ("A", "B", "C", "D")
 SHAPES = ("V", "K", "X", "M", "NN")
@@ -60,17 +62,19 @@ def blocking(source: Source, rule: str, policy: str) -> list[float]:
     return [source.number(f"job_streams/{rule}.csv", "blocking", beta=beta, policy=policy) for beta in LETTERS]
 
 
+def runs(source: Source, solver: str, *, capped: bool = False) -> list[Line]:
+    """Return the times of a solver on the shapes on 4 devices: capped as the authors' code was, or not."""
+    rows = source.rows("pipeline/capped.csv", solver=solver)
+    return [next(row for row in rows if row["shape"] == shape and (row["capacity"] != "none") == capped) for shape in SHAPES]
+
+
 def repetends(source: Source) -> list[str]:
     """CPU seconds of the search for a repetend without a memory cap."""
-    ours = {
-        solver: [source.number("pipeline/solvers.csv", "cpu", shape=shape, devices=4, solver=solver) for shape in SHAPES]
-        for solver in ("tessel", "repetend")
-    }
     return table(["placement shape", *SHAPES], [
         ["the authors' code in its fast mode, run here",
          *map(seconds, source.references("Tessel", "CPU seconds without a cap", SHAPES))],
-        ["`tessel` (the same enumeration, on CP-SAT)", *map(seconds, ours["tessel"])],
-        ["`repetend` (modulo scheduling)", *map(seconds, ours["repetend"])],
+        ["`tessel` (the same enumeration, on CP-SAT)", *map(middle, runs(source, "tessel"))],
+        ["`repetend` (modulo scheduling)", *map(middle, runs(source, "repetend"))],
     ])  # fmt: skip
 
 

@@ -157,7 +157,8 @@ def splits(source: Source) -> list[str]:
          f"{sum(row['status'] == 'optimal' for row in free)} proved; " + listed(floats(hard, "value")),
          f"gaps of {span(gaps, percent)}", "`python results/exact/study.py pipeline`"],
         ["latency of one sample, one slot: " + ", ".join(short(row["instance"]) for row in latency), "-",
-         "the authors' greedy: " + listed(floats(latency, "authors_greedy")),
+         "the authors' greedy: " + listed(floats(latency, "authors_greedy")) + "; `max-load-dp`: "
+         + listed(floats(latency, "max_load_dp")),
          listed(floats(latency, "value")),
          f"{sum(row['status'] == 'optimal' for row in latency)} of {len(latency)} proved",
          "`python results/exact/study.py latency`"],
@@ -183,20 +184,27 @@ def baselines(source: Source) -> list[str]:
 
 
 def slots(source: Source) -> list[str]:
-    """Latency with one and two slots, and periods with replicas and clusters."""
+    """Latency with one and two slots."""
     rows = []
     for row in source.rows("exact/slots.csv"):
         name, _, number = row["instance"].partition(", ")
         proved = "proved optimal" if row["status"] == "optimal" else "gap " + percent(float(row["gap_percent"]) / 100)
-        title = f"latency of {name.replace('_', ' ')}, {number.removesuffix(' slots')} slot(s)"
-        rows.append([title, value(float(row["value"])), proved])
+        rows.append([f"{name.replace('_', ' ')}, {number.removesuffix(' slots')} slot(s)", value(float(row["value"])), proved])
+    return table(["latency of", "`cp-sat`", "what is proved"], rows)
+
+
+EXTENSIONS = (("plain", "one device a stage"), ("replicas", "up to three replicas"), ("groups", "two groups with uplinks"),
+              ("overlap", "transfers overlapped"), ("overlap_replicas", "overlapped, up to three replicas"))  # fmt: skip
+
+
+def extensions(source: Source) -> list[str]:
+    """Periods with replicas, groups of devices and overlapped transfers; a star where it is not proved."""
+    rows = []
     for row in source.rows("exact/replicas.csv"):
-        name = row["instance"].replace("_", " ")
-        for key, title in (("plain", "one device a stage"), ("replicas", "up to three replicas a stage"),
-                           ("clusters", "devices in two clusters, tensors between them over an uplink")):  # fmt: skip
-            proved = "best pipeline of ideals, proved" if row[f"{key}_proved"] == "True" else "best along one order"
-            rows.append([f"period of {name}, {title}", value(float(row[key])) if row[key] else "-", proved])
-    return table(["", "placeopt", "what is proved"], rows)
+        star = {key: "" if row[f"{key}_proved"] == "True" else " *" for key, _ in EXTENSIONS}
+        cells = (value(float(row[key])) + star[key] if row[key] else "-" for key, _ in EXTENSIONS)
+        rows.append([row["instance"].replace("_", " "), *cells])
+    return table(["period of pipelines of ideals", *(title for _, title in EXTENSIONS)], rows)
 
 
 def short(instance: str) -> str:
@@ -207,5 +215,5 @@ def short(instance: str) -> str:
 TABLES: dict[str, Callable[[Source], list[str]]] = {
     "doppler-misses": doppler_misses, "doppler": doppler, "post-misses": post_misses, "post": post,
     "post-baselines": post_baselines, "models": models,
-    "splits-misses": splits_misses, "splits": splits, "split-baselines": baselines, "slots": slots,
+    "splits-misses": splits_misses, "splits": splits, "split-baselines": baselines, "slots": slots, "extensions": extensions,
 }  # fmt: skip

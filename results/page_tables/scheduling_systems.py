@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from page_tables.front_page import LETTERS, SHAPES, blocking
+from page_tables.front_page import LETTERS, SHAPES, blocking, runs
 from page_tables.placement_systems import HEADS
-from page_tables.source import Source, bullets, floats, listed, percent, seconds, span, table, times, value
+from page_tables.source import Source, bullets, floats, listed, middle, percent, seconds, span, table, times, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,9 @@ def open_cells(source: Source, sizes: tuple[int, ...]) -> str:
 
 
 def cpu_of(source: Source, devices: int, solver: str) -> list[float]:
-    """Return the CPU seconds of a solver without a memory cap, shape by shape."""
+    """Return the CPU seconds of a solver without a memory cap, shape by shape; on 4 devices the medians of several runs."""
+    if devices == 4:
+        return [float(row["cpu"]) for row in runs(source, solver)]
     return [source.number("pipeline/solvers.csv", "cpu", shape=shape, devices=devices, solver=solver) for shape in SHAPES]
 
 
@@ -54,19 +56,27 @@ def models(source: Source) -> list[Line]:
 def speed_up(source: Source, model: str | None = None) -> list[float]:
     """Return throughputs over 1F1B."""
     mine = {(row["model"], row["devices"], row["method"]): float(row["throughput"]) for row in models(source)}
-    return [mine[name, size, "best found"] / mine[name, size, "1F1B"] for name, size, method in mine
+    return [mine[name, size, "best pipeline"] / mine[name, size, "1F1B"] for name, size, method in mine
             if method == "1F1B" and model in (None, name)]  # fmt: skip
+
+
+def faster_without_pipeline(source: Source) -> list[str]:
+    """Return the models on which tensor parallelism alone, with replicas, is faster than the best pipeline."""
+    mine = {(row["model"], row["devices"], row["method"]): float(row["throughput"]) for row in models(source)}
+    return [f"{name} on {size} ({value(mine[name, size, 'tensor parallel'])} against {value(found)} samples/s)"
+            for (name, size, method), found in mine.items()
+            if method == "best pipeline" and mine.get((name, size, "tensor parallel"), 0.0) > found]  # fmt: skip
 
 
 def gaps_of_cuts(source: Source) -> list[tuple[float, Line]]:
     """Return the gaps of what was found, each to the bound for its own cut, the widest last."""
-    found = [(float(row["gap_of_cuts"]), row) for row in models(source) if row["method"] == "best found"]
+    found = [(float(row["gap_of_cuts"]), row) for row in models(source) if row["method"] == "best pipeline"]
     return sorted(found, key=lambda pair: pair[0])
 
 
 def lower_latency(source: Source) -> list[tuple[float, Line]]:
     """Return by how much the latency in a full pipeline is below a plain one's, where it is."""
-    rows = [row for size in SIZES for row in source.rows(f"pipeline/inference{size}.csv") if row["shape"] != "V"]
+    rows = [row for size in SIZES for row in source.rows(f"pipeline/inference{size}.csv") if row["shape"] not in ("V", "T")]
     both = [(1 - float(row["latency_at_common_ms"]) / float(row["latency_of_v_ms"]), row) for row in rows
             if row["latency_at_common_ms"] and row["latency_of_v_ms"]]  # fmt: skip
     return [(gain, row) for gain, row in both if gain > 0.01]
@@ -86,6 +96,10 @@ def tessel_misses(source: Source) -> list[str]:
         "are such that it fits.",
         "Whole models: gaps and ratios hold for the cut that was found, which a time limit decides; no claim over all cuts. The "
         f"widest for its cut is {percent(wide)} ({row['model']} on {row['devices']} devices).",
+        "Tensor parallelism within hosts beats every pipeline found on "
+        f"{'; '.join(faster_without_pipeline(source)) or 'none'}; in the launch files' sizes a baseline beats what is searched on "
+        f"{', '.join(lost_as_launched(source)) or 'none'}. A request alone is answered sooner than by any pipeline in "
+        f"{sooner_without_pipeline(source)}.",
         f"Not proved: {open_cells(source, (16, 32))}.",
     ])  # fmt: skip
 
@@ -99,7 +113,7 @@ def tessel(source: Source) -> list[str]:
     return table(HEADS, [
         ["search for a repetend without a memory cap, 4 devices: " + ", ".join(SHAPES), "-",
          f"the authors' code in its fast mode: {fast} CPU s",
-         f"`repetend` {listed(cpu_of(source, 4, 'repetend'), seconds)} CPU s; `tessel` "
+         f"medians of three: `repetend` {listed(cpu_of(source, 4, 'repetend'), seconds)} CPU s; `tessel` "
          f"{listed(cpu_of(source, 4, 'tessel'), seconds)}", "met", COMMAND],
         ["the same on 8 devices", "-", "not within a minute",
          f"`repetend` {span(cpu_of(source, 8, 'repetend'), seconds)} CPU s", "met", COMMAND],
@@ -124,15 +138,12 @@ def tessel(source: Source) -> list[str]:
 def caps(source: Source) -> list[str]:
     """CPU seconds of searches under the memory cap that the authors' code was given, and without one."""
     rows = []
-    for shape in SHAPES:
-        cap = source.row("pipeline/capped.csv", shape=shape, solver="repetend")
-        enumerated = source.row("pipeline/capped.csv", shape=shape, solver="tessel")
-        free = [source.number("pipeline/solvers.csv", "cpu", shape=shape, devices=4, solver=name)
-                for name in ("repetend", "tessel")]  # fmt: skip
-        rows.append([
-            shape, cap["capacity"], *map(seconds, (float(cap["authors_capped_cpu"]), float(cap["cpu"]), float(enumerated["cpu"]))),
-            *map(seconds, (source.reference("Tessel", "CPU seconds without a cap", shape), *free)),
-        ])  # fmt: skip
+    for at, shape in enumerate(SHAPES):
+        row = [shape, runs(source, "repetend", capped=True)[at]["capacity"]]
+        for capped, what in ((True, "CPU seconds with a cap"), (False, "CPU seconds without a cap")):
+            ours = (middle(runs(source, solver, capped=capped)[at]) for solver in ("repetend", "tessel"))
+            row += [seconds(source.reference("Tessel", what, shape)), *ours]
+        rows.append(row)
     heads = [f"{what}, {who}" for what in ("capped", "no cap") for who in ("authors' code", "`repetend`", "`tessel`")]
     return table(["placement shape", "cap", *heads], rows)
 
@@ -148,21 +159,112 @@ def same_placement(source: Source) -> list[str]:
                   "least possible", "gain of the schedule"], rows)  # fmt: skip
 
 
+def by_method(source: Source, part: str, size: int, model: str) -> dict[str, Line]:
+    """Return the rows of a model on so many devices, by method."""
+    return {row["method"]: row for row in source.rows(f"pipeline/{part}{size}.csv", model=model)}
+
+
+def rate(row: Line) -> float | None:
+    """Return samples per second, None where nothing fits."""
+    return float(row["throughput"]) if row["throughput"] else None
+
+
 def gains(source: Source) -> list[str]:
     """Whole models: what the placement gains over 1F1B, and what the schedule gains on top."""
     rows = []
     for size in (4, 8):
         for model in MODELS:
-            mine = source.rows(f"pipeline/gains{size}.csv", model=model)
-            if len(mine) < 3:  # not measured yet
-                continue
-            plain, plus, searched = (float(row["throughput"]) if row["throughput"] else None for row in mine)
+            plain, plus, searched = map(rate, by_method(source, "gains", size, model).values())
             rows.append([
                 f"{model} on {size}", *(f"{value(x)}" if x else "does not fit" for x in (plain, plus, searched)),
                 times(plus / plain) if plus and plain else "-", times(searched / plus) if searched and plus else "-",
             ])  # fmt: skip
     return table(["samples per second, simulated", "1F1B on V", "1F1B+ on M or K", "`repetend` on M or K", "gain of the placement",
                   "gain of the schedule"], rows)  # fmt: skip
+
+
+PUBLISHED = ("1F1B", "GPipe", "Chimera", "tensor parallel", "1F1B+ on M", "repetend on M")
+
+
+def launched(source: Source) -> list[str]:
+    """The sizes and vocabularies of the released launch files: what does not fit, and the ratio where it does."""
+    rows = []
+    for size in SIZES:
+        for model in ("GPT", "mT5"):
+            mine = by_method(source, "published", size, model)
+            found = {name: rate(mine[name]) if name in mine else None for name in PUBLISHED}
+            ours, others = found["repetend on M"], [x for name in PUBLISHED[:4] if (x := found[name])]
+            plus = found["1F1B+ on M"]
+            rows.append([
+                f"{model} on {size}", *(value(x) if x else "does not fit" for x in found.values()),
+                times(ours / max(others)) if ours and others else "-", times(ours / plus) if ours and plus else "-",
+            ])  # fmt: skip
+    heads = [*PUBLISHED[:4], "1F1B+ on M", "`repetend` on M", "over the best of the first four", "over 1F1B+"]
+    return table(["samples per second, simulated", *heads], rows)
+
+
+def lost_as_launched(source: Source) -> list[str]:
+    """Return where a baseline is faster than the search in the sizes of the launch files."""
+    found = []
+    for size in SIZES:
+        for model in ("GPT", "mT5"):
+            mine = {name: rate(row) or 0.0 for name, row in by_method(source, "published", size, model).items()}
+            best = max(PUBLISHED[:4], key=lambda name: mine.get(name, 0.0))
+            if mine[best] > mine.get("repetend on M", 0.0):
+                found.append(f"{model} on {size} ({best})")
+    return found
+
+
+def sooner_without_pipeline(source: Source) -> str:
+    """Return in how many cases a single request is answered soonest by tensor parallelism, on one host."""
+    won = total = 0
+    for size in (4, 8):
+        rows = source.rows(f"pipeline/inference{size}.csv")
+        for model in dict.fromkeys(row["model"] for row in rows):
+            mine = {row["shape"]: float(row["least_latency_ms"]) for row in rows if row["model"] == model}
+            won, total = won + (min(mine, key=lambda name: mine[name]) == "T"), total + 1
+    return f"{won} of {total} cases inside a host"
+
+
+def sizes(source: Source) -> list[str]:
+    """Periods per micro-batch of patterns of one to three micro-batches; the best in bold."""
+    rows, names = [], [f"repetend (size={size})" for size in (1, 2, 3)]
+    for row in source.rows("pipeline_sizes/values.csv"):
+        least = min(float(row[name]) for name in names)
+        cells = (f"**{value(float(row[name]))}**" if float(row[name]) == least else value(float(row[name])) for name in names)
+        rows.append([row["instance"].removeprefix("shape:").partition("&micro")[0], *cells, value(float(row["lower bound"]))])
+    return table(["ticks per micro-batch", "K = 1", "K = 2", "K = 3", "bound for every K"], rows)
+
+
+STEPS = ("step_ms", "channel_step_ms", "blocking_step_ms", "blocking_searched_step_ms")
+
+
+def transfers(source: Source) -> list[str]:
+    """Steps of the same orders where transfers only take time, take a channel, or block both devices."""
+    rows = []
+    for size in (4, 8):
+        for model in MODELS:
+            mine = by_method(source, "gains", size, model)
+            for method, name in (("1F1B on V", "1F1B"), ("repetend on M, K", "`repetend`")):
+                lag, channel, blocking, searched = (float(mine[method][column]) for column in STEPS)
+                rows.append([f"{model} on {size}, {name}", value(lag), times(channel / lag), times(blocking / lag),
+                             times(searched / lag)])  # fmt: skip
+    return table(["step, simulated", "ms, transfers beside computation", "one transfer at a time between two places",
+                  "blocking, the same order", "blocking, searched again"], rows)  # fmt: skip
+
+
+def requests(source: Source) -> list[str]:
+    """Latency of one request alone, and of a stream's, against the plain pipeline."""
+    rows = []
+    for size in (4, 8):
+        for model in dict.fromkeys(row["model"] for row in source.rows(f"pipeline/inference{size}.csv")):
+            mine = {row["shape"]: row for row in source.rows(f"pipeline/inference{size}.csv", model=model)}
+            shared = next(name for name in ("K", "M") if name in mine)
+            rows.append([f"{model} on {size}", shared,
+                         *(f"{value(float(mine[name]['least_latency_ms']))}, {value(float(mine[name]['throughput']))}"
+                           for name in ("V", "T", shared))])  # fmt: skip
+    return table(["one request alone, ms, and requests/s at most, simulated", "shape", "plain pipeline (V)",
+                  "tensor parallel (T)", "`repetend` on the shape"], rows)  # fmt: skip
 
 
 def streams_misses(source: Source) -> list[str]:
@@ -197,5 +299,6 @@ def streams(source: Source) -> list[str]:
 
 TABLES: dict[str, Callable[[Source], list[str]]] = {
     "tessel-misses": tessel_misses, "tessel": tessel, "tessel-caps": caps, "same-placement": same_placement,
-    "gains": gains, "streams-misses": streams_misses, "streams": streams,
+    "gains": gains, "launched": launched, "transfers": transfers, "requests": requests, "pipeline-sizes": sizes,
+    "streams-misses": streams_misses, "streams": streams,
 }  # fmt: skip

@@ -106,6 +106,13 @@ def span(numbers: Sequence[float], write: object = value) -> str:
     return f"{low.removesuffix(unit) if unit else low} to {high}"
 
 
+def middle(row: Line, column: str = "cpu") -> str:
+    """Write the median of several runs' seconds, with the least and the largest."""
+    low, high = (seconds(float(row[f"{column}_{end}"])) for end in ("low", "high"))
+    found = seconds(float(row[column]))
+    return found if low == high == found else f"{found} ({low} to {high})"
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table."""
     return markdown_table(heads, rows)

@@ -277,6 +277,12 @@ def test_grids_of_pipelines_have_the_period_of_a_micro_batch(tmp_path):
     assert (best.solver, best.objective) == ("repetend (size=3)", "period")
     assert all(row["lower_bound"] <= row["value"] for row in rows.values())
     write_report(tmp_path / "grid", tmp_path / "report")
+    head, line = (tmp_path / "report/values.csv").read_text().splitlines()
+    shown = dict(zip(head.split(","), line.split(","), strict=True))
+    assert [shown[f"repetend (size={size})"] for size in (1, 2, 3)] == ["8", f"{values[1]:g}", "5.33"]
+    assert shown["lower bound"] == "5.33"
+    wins = (tmp_path / "report/solvers.csv").read_text().splitlines()[1].split(",")
+    assert (wins[0], wins[3]) == ("repetend (size=3)", "1 / 1")
 
 
 def test_torn_last_line_is_repaired(tmp_path):
