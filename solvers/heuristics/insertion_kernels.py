@@ -8,6 +8,10 @@ schedule may account for it.
 Everything that a jitted function calls lives in its file, because numba's cache does not notice edits in another one; so
 the first helpers stand in `time_kernels` too. `_nrt=False` leaves reference counting out of functions that allocate nothing:
 counting every array of a NamedTuple at every call takes five times as long as the scheduling.
+
+References
+----------
+R. Seidel, C. R. Aragon, "Randomized search trees", Algorithmica 16, 1996 (the idle gaps of a device).
 """
 
 # mypy: disable-error-code="assignment, return-value, no-any-return"
@@ -174,22 +178,26 @@ def _data_ready_on_channels(
     return ready
 
 
-GAP_START, GAP_END, GAP_BEFORE, GAP_BEHIND, GAP_OP = range(5)
-"""Of a gap: its start and end, the device's earlier and later gap, the op that ends where it starts; -1 for none."""
+GAP_START, GAP_END, GAP_OP, GAP_LEFT, GAP_RIGHT, GAP_ABOVE, GAP_LONGEST, GAP_RANK = range(8)
+"""Of a gap: its start and end, the op that ends where it starts; its place in the tree of its device, where -1 is none:
+earlier and later gaps below it, the gap above it, the longest gap of what hangs from it, and the number that no gap
+below it exceeds. A gap that was filled stays, without length."""
 
 
 class Timeline(NamedTuple):
-    """Ops of each device in time order, and the idle gaps between them, as doubly linked lists.
+    """Ops of each device in time order, as a doubly linked list, and the idle gaps between them, as a treap in time order.
 
-    The gaps are kept beside the ops because a busy device has many ops and few gaps.
+    A gap that is long enough is found in O(log n) expected steps, however many small ones lie behind it.
     """
 
     start: Ints  # (num_ops,)
     finish: Ints  # (num_ops,)
     before: Ints  # (num_ops,) op before, -1 for none
     behind: Ints  # (num_ops,) op behind, -1 for none
+    first: Ints  # (num_devices,) first op, -1 for none
     last: Ints  # (num_devices,) last op, -1 for none
-    gap: Ints  # (num_ops + num_devices, 5) a row of GAP_START to GAP_OP, so that a step of a walk reads one line
+    gap: Ints  # (num_ops + num_devices, 8) a row of GAP_START to GAP_RANK, so that a step reads one line of memory
+    top: Ints  # (num_devices,) gap from which all others hang
     last_gap: Ints  # (num_devices,) the gap after the last op; it never ends
     gaps: Ints  # (1,) number of gap records in use
 
@@ -198,31 +206,57 @@ class Timeline(NamedTuple):
 def _empty_timeline(n: int, k: int) -> Timeline:
     timeline = Timeline(
         np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1, np.int64), np.full(n, -1, np.int64),
-        np.full(k, -1, np.int64), np.full((n + k, 5), -1, np.int64), np.arange(k), np.zeros(1, np.int64),
+        np.full(k, -1, np.int64), np.full(k, -1, np.int64), np.full((n + k, 8), -1, np.int64), np.arange(k), np.arange(k),
+        np.zeros(1, np.int64),
     )  # fmt: skip
+    for gap in range(n + k):  # a number that looks random
+        mixed = (gap * 2654435761) & 4294967295
+        mixed = ((mixed ^ (mixed >> 15)) * 2246822519) & 4294967295
+        timeline.gap[gap, GAP_RANK] = mixed ^ (mixed >> 13)
     for d in range(k):
-        timeline.gap[d, GAP_START], timeline.gap[d, GAP_END] = 0, FAR
+        timeline.gap[d, GAP_START], timeline.gap[d, GAP_END], timeline.gap[d, GAP_LONGEST] = 0, FAR, FAR
     timeline.gaps[0] = k
     return timeline
 
 
 @inlined
+def _holds(gap: Ints, top: int, length: int) -> bool:
+    """Whether a gap of `length` hangs from `top`."""
+    return bool(top >= 0 and gap[top, GAP_LONGEST] >= length)
+
+
+@uncounted
+def _first_fit(gap: Ints, top: int, due: int, length: int) -> int:
+    """First gap that ends no sooner than `due` and is as long as `length`; the last one of a device always is."""
+    turn, node = top, top
+    while _holds(gap, node, length):  # the way to where `due` is; what lies to its right ends late enough
+        if gap[node, GAP_END] < due:
+            node = gap[node, GAP_RIGHT]
+            continue
+        if gap[node, GAP_END] - gap[node, GAP_START] >= length or _holds(gap, gap[node, GAP_RIGHT], length):
+            turn = node
+        node = gap[node, GAP_LEFT]
+    if gap[turn, GAP_END] - gap[turn, GAP_START] >= length:
+        return turn
+    node = gap[turn, GAP_RIGHT]
+    while True:
+        if _holds(gap, gap[node, GAP_LEFT], length):
+            node = gap[node, GAP_LEFT]
+        elif gap[node, GAP_END] - gap[node, GAP_START] >= length:
+            return node
+        else:
+            node = gap[node, GAP_RIGHT]
+
+
+@uncounted
 def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) -> tuple[int, int]:
     """Earliest start >= `ready` at which the device is idle for `duration`, and the gap it is in.
 
-    Gaps are tried from the last one back, as ops come roughly in time order; the walk ends at the first gap
-    that starts no later than `ready`. An op that takes no time also fits where two ops meet: the gap is -1 then.
+    An op that takes no time also fits where two ops meet: the gap is -1 then.
     """
-    gap = timeline.last_gap[device]
-    best, best_gap = np.int64(FAR), NONE
-    while gap >= 0:
-        begin = max(ready, timeline.gap[gap, GAP_START])
-        if begin + duration <= timeline.gap[gap, GAP_END]:
-            best, best_gap = begin, gap
-        if timeline.gap[gap, GAP_START] <= ready:
-            break
-        gap = timeline.gap[gap, GAP_BEFORE]
-    if duration == 0:
+    best_gap = _first_fit(timeline.gap, timeline.top[device], ready + duration, max(duration, 1))
+    best = max(ready, timeline.gap[best_gap, GAP_START])
+    if duration == 0 and best > ready:
         op = timeline.last[device]
         while op >= 0 and timeline.start[op] >= ready and timeline.before[op] >= 0:
             op = timeline.before[op]
@@ -234,34 +268,81 @@ def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) ->
     return best, best_gap
 
 
+@inlined
+def _longest(gap: Ints, node: int) -> int:
+    """Length of the longest gap that hangs from `node`."""
+    longest = gap[node, GAP_END] - gap[node, GAP_START]
+    if gap[node, GAP_LEFT] >= 0:
+        longest = max(longest, gap[gap[node, GAP_LEFT], GAP_LONGEST])
+    if gap[node, GAP_RIGHT] >= 0:
+        longest = max(longest, gap[gap[node, GAP_RIGHT], GAP_LONGEST])
+    return longest
+
+
+@uncounted
+def _measure_upwards(gap: Ints, node: int) -> None:
+    """Correct the longest lengths from a gap that has changed upwards."""
+    while node >= 0:
+        longest = _longest(gap, node)
+        if longest == gap[node, GAP_LONGEST]:
+            return
+        gap[node, GAP_LONGEST] = longest
+        node = gap[node, GAP_ABOVE]
+
+
+@uncounted
+def _turn_up(gap: Ints, top: Ints, device: int, node: int) -> None:
+    """Exchange a gap with the one above it, time order kept."""
+    above = gap[node, GAP_ABOVE]
+    higher = gap[above, GAP_ABOVE]
+    near, far = (GAP_LEFT, GAP_RIGHT) if gap[above, GAP_LEFT] == node else (GAP_RIGHT, GAP_LEFT)
+    moved = gap[node, far]
+    gap[above, near], gap[node, far] = moved, above
+    if moved >= 0:
+        gap[moved, GAP_ABOVE] = above
+    gap[above, GAP_ABOVE], gap[node, GAP_ABOVE] = node, higher
+    if higher < 0:
+        top[device] = node
+    else:
+        gap[higher, GAP_LEFT if gap[higher, GAP_LEFT] == above else GAP_RIGHT] = node
+    gap[above, GAP_LONGEST] = _longest(gap, above)
+    gap[node, GAP_LONGEST] = _longest(gap, node)
+
+
+@uncounted
+def _add_gap(timeline: Timeline, device: int, gap: int, begin: int, end: int, op: int) -> None:
+    """Add a gap behind `op` and right after another one."""
+    tree, rest = timeline.gap, timeline.gaps[0]
+    timeline.gaps[0] += 1
+    tree[rest, GAP_START], tree[rest, GAP_END], tree[rest, GAP_OP] = begin, end, op
+    above, side = gap, GAP_RIGHT
+    if tree[gap, GAP_RIGHT] >= 0:
+        above, side = tree[gap, GAP_RIGHT], GAP_LEFT
+        while tree[above, GAP_LEFT] >= 0:
+            above = tree[above, GAP_LEFT]
+    tree[above, side], tree[rest, GAP_ABOVE] = rest, above
+    _measure_upwards(tree, rest)
+    while tree[rest, GAP_ABOVE] >= 0 and tree[tree[rest, GAP_ABOVE], GAP_RANK] < tree[rest, GAP_RANK]:
+        _turn_up(tree, timeline.top, device, rest)
+    if timeline.last_gap[device] == gap:
+        timeline.last_gap[device] = rest
+
+
 @uncounted
 def _insert(timeline: Timeline, device: int, op: int, begin: int, duration: int, gap: int) -> None:
     """Put `op` into `gap` of the device, or (gap -1) between two ops that meet at `begin`."""
     end = begin + duration
     timeline.start[op], timeline.finish[op] = begin, end
     if gap >= 0:
-        previous = timeline.gap[gap, GAP_OP]
-        limit, later = timeline.gap[gap, GAP_END], timeline.gap[gap, GAP_BEHIND]
+        previous, limit = timeline.gap[gap, GAP_OP], timeline.gap[gap, GAP_END]
         if begin > timeline.gap[gap, GAP_START]:
             timeline.gap[gap, GAP_END] = begin
+            _measure_upwards(timeline.gap, gap)
             if end < limit:  # what remains behind the op is a gap of its own
-                rest = timeline.gaps[0]
-                timeline.gaps[0] += 1
-                timeline.gap[rest, GAP_START], timeline.gap[rest, GAP_END], timeline.gap[rest, GAP_OP] = end, limit, op
-                timeline.gap[rest, GAP_BEFORE], timeline.gap[rest, GAP_BEHIND] = gap, later
-                timeline.gap[gap, GAP_BEHIND] = rest
-                if later >= 0:
-                    timeline.gap[later, GAP_BEFORE] = rest
-                else:
-                    timeline.last_gap[device] = rest
-        elif end < limit:
+                _add_gap(timeline, device, gap, end, limit, op)
+        else:
             timeline.gap[gap, GAP_START], timeline.gap[gap, GAP_OP] = end, op
-        else:  # filled exactly
-            earlier = timeline.gap[gap, GAP_BEFORE]
-            if earlier >= 0:
-                timeline.gap[earlier, GAP_BEHIND] = later
-            if later >= 0:
-                timeline.gap[later, GAP_BEFORE] = earlier
+            _measure_upwards(timeline.gap, gap)
     else:
         previous = timeline.last[device]
         while previous >= 0 and timeline.finish[previous] > begin:
@@ -269,17 +350,13 @@ def _insert(timeline: Timeline, device: int, op: int, begin: int, duration: int,
     timeline.before[op] = previous
     if previous == timeline.last[device]:
         timeline.last[device] = op
-    elif previous >= 0:
-        timeline.behind[op] = timeline.behind[previous]
-        timeline.before[timeline.behind[op]] = op
     else:
-        first = timeline.last[device]
-        while timeline.before[first] >= 0:
-            first = timeline.before[first]
-        timeline.behind[op] = first
-        timeline.before[first] = op
+        timeline.behind[op] = timeline.first[device] if previous < 0 else timeline.behind[previous]
+        timeline.before[timeline.behind[op]] = op
     if previous >= 0:
         timeline.behind[previous] = op
+    else:
+        timeline.first[device] = op
 
 
 class Partial(NamedTuple):

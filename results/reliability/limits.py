@@ -1,0 +1,149 @@
+"""Seconds used of a time limit: every search and the bounds on layered graphs of 10^2 to 10^6 ops and 64 devices.
+
+`python results/reliability/limits.py OBJECTIVE SOLVER FOLDER SIZE ...` is the process that one solver has: it prints a JSON
+object per size. The graphs are made once and read from FOLDER, kernels are compiled and loaded before the clock starts.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import placeopt as po
+from placeopt.experiments.studies import read_csv, write_csv
+from placeopt.model.errors import InputError
+from placeopt.solving.registry import specs
+
+Row = dict[str, Any]
+HERE = Path(__file__).resolve().parent
+SHAPES = {100: (10, 10), 1000: (10, 100), 10_000: (100, 100), 100_000: (1000, 100), 1_000_000: (10_000, 100)}
+"""Layers and ops per layer."""
+
+OBJECTIVES = ("makespan", "period", "latency")
+DEVICES = 64
+
+
+def limit_of(size: int) -> float:
+    """Return the time limit for graphs of a size."""
+    return 2.0 if size <= 100_000 else 5.0
+
+
+def allowed(limit: float) -> float:
+    """Return the seconds that a limit allows: 5 % and 0.3 s more."""
+    return 1.05 * limit + 0.3
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Return every objective with every solver that takes it, and with "bound"."""
+    found = []
+    for objective in OBJECTIVES:
+        names = [name for name, spec in specs("placement").items() if objective in spec.objectives]
+        found += [(objective, name) for name in ["bound", *names]]
+    return found
+
+
+def make_graphs(folder: Path, sizes: list[int]) -> None:
+    """Generate the graphs that are not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for size in sizes:
+        for objective in OBJECTIVES:
+            path = folder / f"{objective}-{size}.pickle"
+            if not path.exists():
+                layers, width = SHAPES[size]
+                problem = po.load(f"gen:layered?layers={layers}&width={width}&seed=1", f"uniform:{DEVICES}", objective=objective)
+                path.write_bytes(pickle.dumps(problem, protocol=5))
+
+
+def measure(options: Any) -> list[Row]:
+    """Every search and the bounds on layered graphs with 64 devices: seconds used of the limit.
+
+    Rows that limits.csv has already are kept; `options.slice` ends the run after about that many seconds, `options.only`
+    names the solvers to run.
+    """
+    sizes = [size for size in SHAPES if size <= options.largest]
+    make_graphs(options.folder, sizes)
+    rows: list[Row] = list(read_csv(HERE / "limits.csv"))
+    for row in rows:
+        row["ops"] = int(row["ops"])
+    end = time.monotonic() + options.slice
+    for objective, name in pairs():
+        if options.only and name not in options.only.split(","):
+            continue
+        done = {row["ops"] for row in rows if (row["objective"], row["solver"]) == (objective, name)}
+        for size, row in probe_process(objective, name, options.folder, [s for s in sizes if s not in done], end):
+            rows.append({"objective": objective, "solver": name, "ops": size, **row})
+            print("limits:", rows[-1], flush=True)
+            write_csv(HERE / "limits.csv", in_order(rows), digits=4)
+        if time.monotonic() > end:
+            break
+    return in_order(rows)
+
+
+def in_order(rows: list[Row]) -> list[Row]:
+    """Sort rows as `pairs` names them."""
+    order = {pair: number for number, pair in enumerate(pairs())}
+    return sorted(rows, key=lambda row: (order[row["objective"], row["solver"]], row["ops"]))
+
+
+def probe_process(objective: str, name: str, folder: Path, sizes: list[int], end: float) -> Any:
+    """Yield (size, row) of one solver, run in a process of its own."""
+    if not sizes or time.monotonic() > end:
+        return
+    command = [sys.executable, __file__, objective, name, str(folder), *map(str, sizes)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        left = list(sizes)
+        for line in process.stdout:
+            if not line.startswith("{"):
+                continue  # what a library prints
+            yield left.pop(0), json.loads(line)
+            if time.monotonic() > end:
+                process.kill()
+                return
+        if process.wait():
+            words = (process.stderr.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1][:160]
+            yield left[0], {"limit": limit_of(left[0]), "seconds": 0.0, "CPU": 0.0, "status": words, "value": "", "MB": 0, "as required": False}
+
+
+def probe(objective: str, name: str, folder: Path, sizes: list[int]) -> None:
+    """Print a row for every size; one that is refused ends the run, for larger ones are refused too."""
+
+    def once(problem: Any, seconds: float) -> Any:
+        return po.bound(problem, seconds=seconds) if name == "bound" else po.solve(problem, name, seconds=seconds)
+
+    def read(size: int) -> Any:
+        return pickle.loads((folder / f"{objective}-{size}.pickle").read_bytes())
+
+    try:
+        once(read(100), 0.3)  # kernels and libraries are loaded
+    except InputError:
+        pass
+    refused = ""
+    for size in sizes:
+        limit = limit_of(size)
+        row: Row = {"limit": limit, "seconds": 0.0, "CPU": 0.0}
+        if not refused:
+            problem = read(size)
+            began, used = time.perf_counter(), time.process_time()
+            try:
+                answer = once(problem, limit)
+                row |= {"status": getattr(answer, "status", "bound"), "value": answer.value}
+            except InputError as error:
+                refused = " ".join(str(error).split())[:160]
+            row |= {"seconds": time.perf_counter() - began, "CPU": time.process_time() - used}
+        if refused:
+            row |= {"status": f"refused: {refused}", "value": ""}
+        row["MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        row["as required"] = row["seconds"] <= allowed(limit)
+        print(json.dumps(row, default=float), flush=True)
+
+
+if __name__ == "__main__":
+    probe(sys.argv[1], sys.argv[2], Path(sys.argv[3]), [int(text) for text in sys.argv[4:]])
