@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from placeopt.model.placement import Placement
 from placeopt.model.threads import num_threads
 from placeopt.solvers.dual_side import DualSide, worth_it
@@ -82,6 +84,8 @@ class Portfolio(MeasuringSearch):
         stages = Stages(evaluator)
         if self.measure is not None and tracker.solution is not None:
             evaluator.value_of(tracker.solution)
+        if is_large(problem):
+            stages.slices()
         for index, name in enumerate(in_turn(problem)):
             if index == (1 if is_large(problem) else PLACED):
                 stages.bound()
@@ -145,6 +149,13 @@ class Stages:
         seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
         self._prove(seconds if seconds >= BOUND_SECONDS_PER_OP * self.evaluator.problem.num_ops else 0.0)
 
+    def slices(self) -> None:
+        """Offer equal slices of a topological order: an answer at once, where every heuristic takes its time."""
+        problem = self.evaluator.problem
+        device = np.empty(problem.num_ops, dtype=np.int64)
+        device[problem.topological_order] = np.arange(problem.num_ops) * problem.num_devices // problem.num_ops
+        self.evaluator.value_of(Placement(device))
+
     def front(self) -> None:
         """Raise the bound by what fits into the ends of a schedule, where that is still open."""
         seconds = min(FRONT_SECONDS, FRONT_SHARE * self.tracker.seconds_left)
@@ -162,6 +173,7 @@ class Stages:
         tracker, measured = self.tracker, self.evaluator.measure is not None
         if not self._takes(name) or not self._compiled(name, kernels_of(self.evaluator.objective, [make_solver(name)])):
             return
+        large = is_large(self.evaluator.problem)
         needed = tracker.solution is None  # an answer, even a late one
         expected = self.first_seconds * SHARE_OF_FIRST.get(name, 2.0)
         if not needed and (tracker.stop() or self._nothing_left() or tracker.seconds_left < expected):
@@ -170,11 +182,11 @@ class Stages:
         result = run_part(
             tracker,
             make_solver(name),
-            seconds=None if needed else self._seconds(0.5),
+            seconds=None if needed or (large and name == FIRST) else self._seconds(0.5),
             target=self.evaluator.target,
             adopt=not measured,
         )
-        if name == FIRST and is_large(self.evaluator.problem):
+        if name == FIRST and large:
             self.first_seconds = tracker.elapsed - before
         if measured and result is not None and result.solution is not None:
             self.evaluator.value_of(Placement(result.solution.device))

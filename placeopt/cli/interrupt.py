@@ -122,14 +122,19 @@ def _compiling() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process; after a signal without taking down libraries in which threads may still be."""
-    if received() and threading.current_thread() is threading.main_thread():
+    """End the process; after a signal, and where a search was left behind, without taking down what threads are in."""
+    deadline = sys.modules.get("placeopt.solving.deadline")
+    abandoned = deadline is not None and deadline.left_behind()
+    if (received() or abandoned) and threading.current_thread() is threading.main_thread():
         end_process(code)
     sys.exit(code)
 
 
 def end_process(code: int) -> NoReturn:
     """End the process, its exit functions called and its output written, without taking libraries down."""
+    deadline = sys.modules.get("placeopt.solving.deadline")
+    if deadline is not None:
+        atexit.unregister(deadline.wait_for_left_behind)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):

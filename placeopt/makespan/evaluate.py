@@ -64,6 +64,8 @@ class Evaluation:
         home = device[problem.producer[pairs[:, 0]]]
         begin = self.finish[problem.producer[pairs[:, 0]]]
         end = begin + problem.transfer[pairs[:, 0], problem.link_class[home, pairs[:, 1]]]
+        if not self._contended.size:
+            return np.column_stack([pairs, begin, end])  # in order already
         rows = np.concatenate([np.column_stack([pairs, begin, end]), self._contended.T])
         return rows[np.lexsort((rows[:, 1], rows[:, 0]))]
 

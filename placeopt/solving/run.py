@@ -16,6 +16,7 @@ from placeopt.model.files import one_line
 from placeopt.model.objective import Finished, Objective, objective_of
 from placeopt.model.result import STOP_REASONS, TracePoint
 from placeopt.solving.compilation import ensure, kernels_of
+from placeopt.solving.deadline import search_within
 from placeopt.solving.registry import accepted_objectives
 from placeopt.solving.tracker import Tracker, running_trackers
 
@@ -42,6 +43,7 @@ def run(
     on_progress: OnProgress | None = None,
     bound: BoundReport | bool = False,
     exchange: Exchange | None = None,
+    part_of: Tracker[Any] | None = None,
 ) -> Result[Any]:
     """Run a solver and return what it found, valued and judged here.
 
@@ -51,6 +53,7 @@ def run(
     initial : a solution to start from; the result is never worse.
     bound : a bound that is known already, or True to prove the quick ones within the budget.
     exchange : where another side of the same solve leaves what it finds.
+    part_of : the tracker of the search that runs this one on a part of its budget.
 
     Raises
     ------
@@ -72,7 +75,7 @@ def run(
     if initial is not None:
         _offer_initial(tracker, objective, initial, measured)
         tracker.initial = tracker.value, initial
-    with tracker:
+    with tracker, tracker.within(part_of):
         reason = objective.impossible(problem)
         if reason:
             tracker.infeasible(reason)
@@ -83,7 +86,7 @@ def run(
                 tracker.infeasible(reason)
             tracker.raise_bound(report.value, report.method)
         if not reason:
-            _search(solver, tracker, objective, initial, measured)
+            search_within(lambda: _search(solver, tracker, objective, initial, measured), tracker)
     return _conclude(tracker, objective, measured)
 
 
@@ -115,7 +118,7 @@ def run_part(
     try:
         result = run(
             tracker.problem, solver, part, seed=tracker.seed, initial=initial, on_progress=_forward(tracker),
-            exchange=tracker.exchange,
+            exchange=tracker.exchange, part_of=tracker if adopt else None,
         )  # fmt: skip
     except Refused:
         return None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 
 from placeopt.model.result import Result, SolutionT, TracePoint
+from placeopt.solving.deadline import reserve
 from placeopt.solving.solver import OnProgress, Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from placeopt.model.budget import Budget
@@ -45,6 +48,8 @@ class Tracker(Generic[SolutionT]):
     reason : why the problem has no solution, "" unless that is proved.
     message : one line a person should read.
     exchange : what another side of the same solve is told and tells, None where there is only one.
+    parts : trackers of the other solvers that run on a part of this budget.
+    closed : whether nothing is taken any more, since the time was over before the search ended.
     """
 
     def __init__(
@@ -72,6 +77,9 @@ class Tracker(Generic[SolutionT]):
         self.message = ""
         self.on_progress = on_progress
         self.exchange: Exchange | None = None
+        self.parts: list[Tracker[Any]] = []
+        self.closed = False
+        self._reserve = reserve(problem, budget.seconds)
         self._interval = progress_interval
         self._last_report = -1e9
 
@@ -97,8 +105,13 @@ class Tracker(Generic[SolutionT]):
 
     @property
     def seconds_left(self) -> float:
-        """Seconds left in the budget, infinity without a time limit, never negative."""
-        return float("inf") if self.budget.seconds is None else max(0.0, self.budget.seconds - self.elapsed)
+        """Seconds left in the budget for searching, infinity without a time limit, never negative."""
+        return float("inf") if self.budget.seconds is None else max(0.0, self.budget.seconds - self._reserve - self.elapsed)
+
+    @property
+    def in_time(self) -> bool:
+        """Whether time is left and nobody else has ended the search."""
+        return not self.closed and self.seconds_left > 0.0
 
     @property
     def evaluations_left(self) -> int:
@@ -116,7 +129,7 @@ class Tracker(Generic[SolutionT]):
 
     def offer(self, value: Any, solution: SolutionT) -> bool:
         """Make `solution` the incumbent if it is better; return whether it was."""
-        if self.value is not None and value >= self.value:
+        if self.closed or (self.value is not None and value >= self.value):
             return False
         self.value, self.solution = (int(value) if isinstance(value, np.integer) else value), solution
         self._note()
@@ -124,7 +137,7 @@ class Tracker(Generic[SolutionT]):
 
     def raise_bound(self, value: Any, method: str) -> bool:
         """Record a proven lower bound if it is better; return whether it was."""
-        if value <= self.lower_bound:
+        if self.closed or value <= self.lower_bound:
             return False
         self.lower_bound, self.bound_method = (int(value) if isinstance(value, np.integer) else value), method
         self._note()
@@ -132,12 +145,34 @@ class Tracker(Generic[SolutionT]):
 
     def infeasible(self, reason: str) -> None:
         """Record a proof that the problem has no solution."""
+        if self.closed:
+            return
         self.reason = reason
         self.stopped = True
 
     def interrupt(self) -> None:
         """End the search as Ctrl-C does."""
         self.stop_reason, self.stopped = "interrupted", True
+
+    @contextmanager
+    def within(self, whole: Tracker[Any] | None) -> Iterator[None]:
+        """Be a part of another search inside the block: closed and interrupted with it."""
+        if whole is None:
+            yield
+            return
+        whole.parts.append(self)
+        try:
+            yield
+        finally:
+            whole.parts.remove(self)
+
+    def close(self) -> None:
+        """Take over what parts that have not ended have found, then take nothing more from this search or any of them."""
+        for part in list(self.parts):
+            part.close()
+            if part.value is not None and part.solution is not None and part.problem is self.problem:
+                self.offer(part.value, part.solution)
+        self.stopped = self.closed = True
 
     def stop(self) -> bool:
         """Whether the search has to end now; sets `stop_reason` when it does."""

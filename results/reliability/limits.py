@@ -6,6 +6,7 @@ object per size. The graphs are made once and read from FOLDER, kernels are comp
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import resource
@@ -31,7 +32,7 @@ DEVICES = 64
 
 def limit_of(size: int) -> float:
     """Return the time limit for graphs of a size."""
-    return 2.0 if size <= 100_000 else 5.0
+    return {100_000: 5.0, 1_000_000: 10.0}.get(size, 2.0)
 
 
 def allowed(limit: float) -> float:
@@ -109,7 +110,8 @@ def probe_process(objective: str, name: str, folder: Path, sizes: list[int], end
                 return
         if process.wait():
             words = (process.stderr.read().strip().splitlines() or [f"exit code {process.returncode}"])[-1][:160]
-            yield left[0], {"limit": limit_of(left[0]), "seconds": 0.0, "CPU": 0.0, "status": words, "value": "", "MB": 0, "as required": False}
+            row = {"limit": limit_of(left[0]), "seconds": 0.0, "CPU": 0.0, "status": words, "value": "", "MB": 0}
+            yield left[0], {**row, "as required": False}
 
 
 def probe(objective: str, name: str, folder: Path, sizes: list[int]) -> None:
@@ -121,10 +123,8 @@ def probe(objective: str, name: str, folder: Path, sizes: list[int]) -> None:
     def read(size: int) -> Any:
         return pickle.loads((folder / f"{objective}-{size}.pickle").read_bytes())
 
-    try:
+    with contextlib.suppress(InputError):
         once(read(100), 0.3)  # kernels and libraries are loaded
-    except InputError:
-        pass
     refused = ""
     for size in sizes:
         limit = limit_of(size)

@@ -20,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import limits
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
 from placeopt.solving.registry import specs
 
@@ -219,53 +220,6 @@ def interrupted(folder: Path, arguments: list[str], kind: str, moment: float) ->
     }  # fmt: skip
 
 
-# --- time limits ---------------------------------------------------------------------------------------
-
-LIMIT = 5.0
-SIZES = (100, 1000, 10_000, 100_000, 1_000_000)
-PROBE = """
-import json, resource, sys, time
-import placeopt as po
-from placeopt.model.errors import InputError
-size, solver, objective, limit = int(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
-source = f"gen:layered?layers={max(1, size // 100)}&width={min(100, size)}&seed=1"
-small = po.load("gen:layered?layers=4&width=5&seed=2", cluster="uniform:64", objective=objective)
-problem = po.load(source, cluster="uniform:64", objective=objective)
-def once(target, seconds):
-    return po.bound(target, seconds=seconds) if solver == "bound" else po.solve(target, solver, seconds=seconds)
-try:
-    once(small, 0.5)
-    began = time.perf_counter()
-    answer = once(problem, limit)
-    row = {"seconds": time.perf_counter() - began, "status": getattr(answer, "status", "bound"), "value": answer.value}
-except InputError as error:
-    row = {"seconds": 0.0, "status": f"refused: {error}"[:60], "value": None}
-row["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps(row, default=float))
-"""
-
-
-def limits(options: argparse.Namespace) -> list[Row]:
-    """Every search and the bounds on layered graphs with 64 devices: seconds used of the limit."""
-    rows = []
-    for objective in ("makespan", "period", "latency"):
-        names = ["bound", *(name for name, spec in specs("placement").items() if objective in spec.objectives)]
-        for name in names:
-            for size in (size for size in SIZES if size <= options.largest):
-                done = subprocess.run([sys.executable, "-c", PROBE, str(size), name, objective, str(LIMIT)], env=ENVIRONMENT,
-                                      capture_output=True, text=True, timeout=1800)  # fmt: skip
-                row: Row = {"objective": objective, "solver": name, "ops": size, "limit": LIMIT}
-                if done.returncode:
-                    row |= {"seconds": 0.0, "status": done.stderr.strip().splitlines()[-1][:80], "value": "", "megabytes": 0}
-                else:
-                    row |= json.loads(done.stdout.strip().splitlines()[-1])
-                row["as required"] = done.returncode == 0 and row["seconds"] <= 1.05 * LIMIT + 0.3
-                rows.append(row)
-                print("limits:", row, flush=True)
-                write_csv(HERE / "limits.csv", rows, digits=4)
-    return rows
-
-
 # --- determinism ---------------------------------------------------------------------------------------
 
 REPEAT = """
@@ -303,7 +257,7 @@ def determinism(options: argparse.Namespace) -> list[Row]:
 
 # --- tables --------------------------------------------------------------------------------------------
 
-PARTS = {f.__name__: f for f in (attack, kills, interrupts, limits, determinism)}
+PARTS = {"attack": attack, "kills": kills, "interrupts": interrupts, "limits": limits.measure, "determinism": determinism}
 
 
 def draw_tables() -> None:
@@ -327,7 +281,10 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--problems", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="first seed of the attack")
-    parser.add_argument("--largest", type=int, default=SIZES[-1])
+    parser.add_argument("--largest", type=int, default=1_000_000, help="most ops of limits")
+    parser.add_argument("--slice", type=float, default=1e9, help="seconds after which limits stops; run it again to go on")
+    parser.add_argument("--only", default="", help="solvers that limits runs, commas between")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "reliability", help="of its graphs")
     options = parser.parse_args()
     unknown = [name for name in options.parts if name not in (*PARTS, "tables")]
     if unknown:

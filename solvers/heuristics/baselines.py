@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from placeopt.solvers.heuristics.context import Context
     from placeopt.solving.tracker import Tracker
 
+MOST_CELLS = 2_000_000
+"""Samples times ops that are drawn at once."""
+
 
 @dataclass(frozen=True)
 class SingleDevice(Heuristic):
@@ -86,12 +89,14 @@ class RandomPlacement(Heuristic):
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Sample until the budget is spent."""
+        problem = context.problem
         limited = tracker.budget.seconds is not None or tracker.budget.evaluations is not None
         rng = tracker.rng()
         drawn = 0
         failures = 0
+        most = max(1, min(self.batch, MOST_CELLS // problem.num_ops))
         while (limited or drawn < self.samples) and failures < 10_000:
-            count = self.batch if limited else min(self.batch, self.samples - drawn)
+            count = most if limited else min(most, self.samples - drawn)
             for home in sample_units(context, count, rng):
                 drawn += 1
                 if home is None:

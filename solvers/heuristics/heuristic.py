@@ -13,6 +13,7 @@ from placeopt.model.objective import INFEASIBLE
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.repair import pack
 from placeopt.solving.base import SearchSolver
+from placeopt.solving.deadline import is_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,7 +60,7 @@ class Heuristic(SearchSolver):
         size = max(2, min(self.batch, BATCH_STEPS // (problem.num_ops + problem.num_edges)))
         found = False
         for inflation in self.inflations if problem.memory == "peak" else (0.0,):
-            for group in _batches(self.propose(Context(problem, inflation), tracker), size):
+            for group in _batches(self.propose(Context(problem, inflation), tracker), size, tracker):
                 found |= offer_all(tracker, problem, group)
                 if tracker.stop():
                     break
@@ -70,22 +71,28 @@ class Heuristic(SearchSolver):
     def _conclude(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Prove that nothing fits where nothing was found; give a sample ranks."""
         best = tracker.solution
-        if best is None:
+        if best is None and is_large(problem) and not tracker.in_time:
+            tracker.message = "the time was over before a placement was found"
+        elif best is None:
             if pack(problem.units)[1]:
                 tracker.infeasible("the ops cannot be packed into the capacities (proved by an integer program)")
             elif not tracker.message:
                 tracker.message = _why_nothing(problem)
-        elif best.priority is None:  # a sample keeps its value, as fifo ignores ranks, and may gain
+        elif best.priority is None and (tracker.in_time or not is_large(problem)):
+            # a sample keeps its value, as fifo ignores ranks, and may gain
             ranked = Context(problem).list_scheduled(best.device)
             tracker.solution = ranked
 
 
-def _batches(candidates: Iterable[Placement | None], size: int) -> Iterator[list[Placement]]:
+def _batches(
+    candidates: Iterable[Placement | None], size: int, tracker: Tracker[Placement]
+) -> Iterator[list[Placement]]:
+    """Yield groups of candidates: full ones, and what there is when the time is over."""
     group: list[Placement] = []
     for candidate in candidates:
         if candidate is not None:
             group.append(candidate)
-        if len(group) == size:
+        if len(group) == size or not tracker.in_time:
             yield group
             group = []
     if group:

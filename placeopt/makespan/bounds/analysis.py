@@ -43,6 +43,9 @@ WORK_A_SECOND = 40_000_000
 IDLE_SECONDS = 0.1
 """Time that bounds may take where none is given, by the estimate of their work: what runs must not depend on the load."""
 
+IDLE_WORK, UNCUT_OPS = 4_000_000, 7700
+"""Without time given, ops visited per direction for heads and tails of graphs above this number of ops."""
+
 IDLE_END = 5.0
 """Seconds after which bounds end all the same where no time is given: only a machine in trouble meets it."""
 
@@ -71,7 +74,9 @@ class Analysis:
     @cached_property
     def heads(self) -> HeadsTails:
         """Communication-aware heads and tails per device class."""
-        return heads_tails(self.relaxation, end=self._until(0.4))
+        n = self.relaxation.num_ops
+        window = max(64, IDLE_WORK // n) if self.idle and n > UNCUT_OPS else None
+        return heads_tails(self.relaxation, window, end=self._until(0.4))
 
     @cached_property
     def load(self) -> LoadBound:

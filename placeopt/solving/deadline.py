@@ -1,0 +1,105 @@
+"""Time limits that hold where one step of a search may take longer than what is left of the time.
+
+Searches look at the clock between their steps. On large problems a single step, such as one pass of a list scheduler over
+10^6 ops and 64 devices, may outlast the limit; there a search runs in a thread of its own. When the time is over, what it
+has offered by then counts, and it is left behind: its tracker is closed, so that it ends at its next look at the clock, and
+nothing that it finds later is taken. A reserve of the time is kept for judging the answer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from placeopt.solving.tracker import Tracker
+
+LARGE = 300_000
+"""Ops times devices from which a search is watched: on smaller problems every step is short."""
+
+JUDGING_SECONDS = 1.5e-6
+"""Seconds that valuing and judging an answer takes per op and edge, about."""
+
+MOST_RESERVED = 0.4
+"""Share of the time that is kept for judging at most."""
+
+PATIENCE = 0.5
+"""Seconds for which an interrupted search is waited for: it hands over what it has found."""
+
+LAST_WAIT = 30.0
+"""Seconds for which the end of the process waits for searches left behind: they are inside compiled code."""
+
+_left_behind: list[threading.Thread] = []
+
+
+def is_large(problem: Any) -> bool:
+    """Whether one step of a search may take long."""
+    return bool(getattr(problem, "num_ops", 0) * getattr(problem, "num_devices", 0) >= LARGE)
+
+
+def reserve(problem: Any, seconds: float | None) -> float:
+    """Return the seconds of a limit that are kept for judging what was found."""
+    if seconds is None or not is_large(problem):
+        return 0.0
+    return min(MOST_RESERVED * seconds, JUDGING_SECONDS * (problem.num_ops + getattr(problem, "num_edges", 0)))
+
+
+def search_within(search: Callable[[], object], tracker: Tracker[Any]) -> None:
+    """Call `search`, which offers to `tracker`, and return when it ends or the time of the tracker is over."""
+    if tracker.budget.seconds is None or not is_large(tracker.problem):
+        search()
+        return
+    ended = threading.Event()
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            search()
+        except BaseException as error:  # told to whoever waits
+            failure.append(error)
+        finally:
+            ended.set()
+
+    thread = threading.Thread(target=work, name="placeopt-search", daemon=True)
+    thread.start()
+    try:
+        while not ended.wait(min(0.2, tracker.seconds_left)) and tracker.seconds_left > 0:
+            pass
+    except KeyboardInterrupt:
+        _end(tracker)
+        ended.wait(PATIENCE)
+        raise
+    finally:
+        if not ended.is_set():
+            tracker.stop()
+            tracker.close()
+            _left_behind.append(thread)
+    if failure and ended.is_set():
+        raise failure[0]
+
+
+def left_behind() -> bool:
+    """Whether a search that was left behind still runs."""
+    _left_behind[:] = [thread for thread in _left_behind if thread.is_alive()]
+    return bool(_left_behind)
+
+
+def _end(tracker: Tracker[Any]) -> None:
+    """Tell a search and its parts that they were interrupted."""
+    tracker.interrupt()
+    for part in list(tracker.parts):
+        _end(part)
+
+
+def wait_for_left_behind() -> None:
+    """Wait for searches left behind: the interpreter's end would take compiled code away under them."""
+    end = time.monotonic() + LAST_WAIT
+    while left_behind() and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+atexit.register(wait_for_left_behind)
