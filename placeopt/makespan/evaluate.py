@@ -11,7 +11,7 @@ import numpy as np
 from placeopt.makespan import simulator as kernels
 from placeopt.makespan.arrays import problem_arrays
 from placeopt.makespan.judge import placement_violations
-from placeopt.model.arrays import frozen, int_array
+from placeopt.model.arrays import distinct, frozen, int_array
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import QUEUES, Placement
@@ -59,7 +59,7 @@ class Evaluation:
         source = device[problem.producer[problem.edge_tensor]] if problem.num_edges else np.zeros(0, np.int64)
         destination = device[problem.consumer] if problem.num_edges else np.zeros(0, np.int64)
         free = (source != destination) & (problem.channel[source, destination] < 0)
-        key = np.unique(problem.edge_tensor[free] * problem.num_devices + destination[free])
+        key = distinct(problem.edge_tensor[free] * problem.num_devices + destination[free])
         pairs = np.stack(np.divmod(key, problem.num_devices), axis=1)
         home = device[problem.producer[pairs[:, 0]]]
         begin = self.finish[problem.producer[pairs[:, 0]]]

@@ -292,9 +292,9 @@ class PlacementProblem(SharedTensors):
         )  # fmt: skip
         rest = (self.memory, self.tick_seconds, self.objective, self.contiguity, self.pipeline, self.slots)
         digest = arrays_digest(self, arrays, rest)
-        for key, count, stem in (("op_names", self.num_ops, "op"), ("device_names", self.num_devices, "device")):
+        for key, stem in (("op_names", "op"), ("device_names", "device")):
             names = getattr(self, key)
-            if names != numbered(stem, count):  # placements are written and read by these names
+            if not all(name == f"{stem}{i}" for i, name in enumerate(names)):  # placements are written and read by these names
                 digest.update(f"{key}{json.dumps(names)}".encode())
         return digest.hexdigest()
 

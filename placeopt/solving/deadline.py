@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 LARGE = 300_000
 """Ops times devices from which a search is watched: on smaller problems every step is short."""
 
-JUDGING_SECONDS = 1.5e-6
-"""Seconds that valuing and judging an answer takes per op and edge, about."""
+JUDGING_SECONDS, HASHING_SECONDS = 1.3e-6, 3e-9
+"""Seconds that valuing and judging an answer takes per op and edge, and the problem's hash per op and device, about."""
 
 MOST_RESERVED = 0.4
 """Share of the time that is kept for judging at most."""
@@ -45,7 +45,8 @@ def reserve(problem: Any, seconds: float | None) -> float:
     """Return the seconds of a limit that are kept for judging what was found."""
     if seconds is None or not is_large(problem):
         return 0.0
-    return min(MOST_RESERVED * seconds, JUDGING_SECONDS * (problem.num_ops + getattr(problem, "num_edges", 0)))
+    judging = JUDGING_SECONDS * (problem.num_ops + getattr(problem, "num_edges", 0))
+    return min(MOST_RESERVED * seconds, judging + HASHING_SECONDS * problem.num_ops * problem.num_devices)
 
 
 def search_within(search: Callable[[], object], tracker: Tracker[Any]) -> None:

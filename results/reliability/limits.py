@@ -53,12 +53,12 @@ def make_graphs(folder: Path, sizes: list[int]) -> None:
     """Generate the graphs that are not there yet."""
     folder.mkdir(parents=True, exist_ok=True)
     for size in sizes:
-        for objective in OBJECTIVES:
-            path = folder / f"{objective}-{size}.pickle"
-            if not path.exists():
-                layers, width = SHAPES[size]
-                problem = po.load(f"gen:layered?layers={layers}&width={width}&seed=1", f"uniform:{DEVICES}", objective=objective)
-                path.write_bytes(pickle.dumps(problem, protocol=5))
+        paths = {objective: folder / f"{objective}-{size}.pickle" for objective in OBJECTIVES}
+        if not all(path.exists() for path in paths.values()):
+            layers, width = SHAPES[size]
+            problem = po.load(f"gen:layered?layers={layers}&width={width}&seed=1", f"uniform:{DEVICES}")
+            for objective, path in paths.items():
+                path.write_bytes(pickle.dumps(problem.replace(objective=objective), protocol=5))
 
 
 def measure(options: Any) -> list[Row]:

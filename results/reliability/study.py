@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import limits
+
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
 from placeopt.solving.registry import specs
 

@@ -1,0 +1,87 @@
+"""A search whose steps outlast the time is left behind, and nothing that it finds later is taken."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from placeopt.makespan.evaluate import evaluate
+from placeopt.model.budget import Budget
+from placeopt.model.errors import SolverError
+from placeopt.model.placement import Placement
+from placeopt.model.problem import PlacementProblem
+from placeopt.solving.base import SearchSolver
+from placeopt.solving.deadline import LARGE, is_large, left_behind, reserve
+from placeopt.solving.run import run, run_part
+
+
+def problem_of(num_ops):
+    """Independent ops on two devices."""
+    return PlacementProblem.from_edges(np.full((num_ops, 2), 3), [])
+
+
+@dataclass(frozen=True)
+class Stuck(SearchSolver):
+    """Offers everything on one device, then takes a step that only the test ends, then finds something better."""
+
+    name: ClassVar[str] = "stuck"
+    release: threading.Event = field(default_factory=threading.Event)
+    later: threading.Event = field(default_factory=threading.Event)
+
+    def search(self, problem, tracker):
+        """Offer, wait, offer."""
+        tracker.offer(3 * problem.num_ops, Placement(np.zeros(problem.num_ops, dtype=np.int64)))
+        self.release.wait()
+        better = Placement(np.arange(problem.num_ops) % 2)
+        tracker.offer(evaluate(problem, better).makespan, better)
+        tracker.raise_bound(2**50, "nonsense")
+        tracker.infeasible("nonsense")
+        self.later.set()
+
+
+@dataclass(frozen=True)
+class Whole(SearchSolver):
+    """Runs another solver on a part of its time."""
+
+    name: ClassVar[str] = "whole"
+    part: SearchSolver = field(default_factory=Stuck)
+
+    def search(self, problem, tracker):
+        """Run the part on what is left."""
+        run_part(tracker, self.part)
+
+
+def test_a_search_that_does_not_come_back_is_left_behind():
+    """The incumbent counts; what the search offers after the end of its time is not taken, bounds and proofs neither."""
+    problem, solver = problem_of(LARGE // 2), Stuck()
+    result = run(problem, solver, Budget(seconds=3.0))
+    assert (result.value, result.stop_reason, result.status) == (3 * problem.num_ops, "time", "feasible")
+    assert left_behind()
+    solver.release.set()
+    assert solver.later.wait(60)
+    assert result.value == 3 * problem.num_ops
+    assert result.lower_bound < result.value
+
+
+def test_what_a_part_has_found_is_kept():
+    """The search inside another one is left behind with it, and its incumbent counts."""
+    problem, part = problem_of(LARGE // 2), Stuck()
+    result = run(problem, Whole(part), Budget(seconds=3.0))
+    part.release.set()
+    assert (result.value, result.stop_reason) == (3 * problem.num_ops, "time")
+
+
+def test_small_problems_and_other_budgets_run_as_they_are():
+    """Without a limit of time, or on a small problem, nothing is watched and no time is reserved."""
+    small, large = problem_of(10), problem_of(LARGE // 2)
+    assert (is_large(small), is_large(large)) == (False, True)
+    assert (reserve(small, 1.0), reserve(large, None)) == (0.0, 0.0)
+    assert 0.0 < reserve(large, 1.0) <= 0.4
+    part = Stuck()
+    part.release.set()
+    with pytest.raises(SolverError, match="nonsense"):  # taken, and found out
+        run(large, part, Budget(evaluations=5))
