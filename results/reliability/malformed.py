@@ -2,9 +2,10 @@
 
     python results/reliability/malformed.py [--per-kind 11] [--seed 0]
 
-Every file is read twice, with its format named and with the format to be recognised, in a process of its own with 5 s
-and 1 GiB more than it had. It must be read, or refused by one InputError of one line with at most 200 characters before
-the hint. Anything else is a defect: the script names it and exits with 1. The counts are written to malformed.csv.
+Every graph is read twice, with its format named and with the format to be recognised, every other file once, in a
+process of its own with 5 s and 1 GiB more than it had. It must be read, or refused by one InputError of one line with at
+most 200 characters before the hint. Anything else is a defect: the script names it and exits with 1. The counts are
+written to malformed.csv.
 """
 
 from __future__ import annotations
@@ -21,15 +22,20 @@ import sys
 import tempfile
 import zipfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.instances.readers import FORMATS, read_bundled
+from placeopt.instances.readers import read_bundled
 from placeopt.io.codec import to_dict
 from placeopt.io.serialize import save  # noqa: F401 -- registers the codecs
 from placeopt.model.errors import MAX_MESSAGE, InputError
 from placeopt.model.graph import OpGraph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SECONDS = 5
 BYTES = 2**30
@@ -161,12 +167,12 @@ def malformed(name: str, good: bytes, kind: str, rng: np.random.Generator) -> by
     return KINDS[kind](good, rng)
 
 
-def outcome(path: Path, format: str | None) -> str:
+def outcome(path: Path, read: Callable[[Path], object]) -> str:
     """Read a file in a bounded process: "read", "refused", or what went wrong."""
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
-        text = _bounded(path, format)
+        text = _bounded(path, read)
         os.write(send, text.encode("utf-8", "replace")[:4000])
         os._exit(0)
     os.close(send)
@@ -176,14 +182,14 @@ def outcome(path: Path, format: str | None) -> str:
     return text or f"killed by signal {os.WTERMSIG(status)}"
 
 
-def _bounded(path: Path, format: str | None) -> str:
+def _bounded(path: Path, read: Callable[[Path], object]) -> str:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + BYTES,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
     signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:
-        read_bundled(path, format)
+        read(path)
         return "read"
     except InputError as error:
         message = str(error)
@@ -197,26 +203,41 @@ def _bounded(path: Path, format: str | None) -> str:
 def run(per_kind: int, seed: int) -> tuple[list[dict[str, object]], list[str]]:
     """Make and read the files; return a row per format and kind, and the defects."""
     rows, defects = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "file"
-        for name, good in samples().items():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for number, (title, (file, good, readers)) in enumerate(every_sample().items()):
+            path = folder / file
             path.write_bytes(good)
-            if outcome(path, None) != "read":
-                defects.append(f"{name}: the sample itself: {outcome(path, None)}")
-            for number, kind in enumerate(KINDS):
+            for read in readers:
+                if outcome(path, read) != "read":
+                    defects.append(f"{title}: the sample itself: {outcome(path, read)}")
+            for kind_number, kind in enumerate(KINDS):
                 counts: Counter[str] = Counter()
                 for i in range(per_kind):
-                    rng = np.random.default_rng([seed, sorted(FORMATS).index(name), number, i])
-                    path.write_bytes(malformed(name, good, kind, rng))
-                    for format in (name, None):
-                        found = outcome(path, format)
+                    rng = np.random.default_rng([seed, number, kind_number, i])
+                    path.write_bytes(malformed(title, good, kind, rng))
+                    for read in readers:
+                        found = outcome(path, read)
                         if found not in ("read", "refused"):
-                            defects.append(f"{name}, {kind}, file {i}, format {format}: {found}")
+                            defects.append(f"{title}, {kind}, file {i}: {found}")
                             found = "defect"
                         counts[found] += 1
-                rows.append({"format": name, "kind": kind, "files": per_kind, "reads": counts.total(),
+                print(title, kind, dict(counts), *defects[-1:], flush=True)
+                rows.append({"format": title, "kind": kind, "files": per_kind, "reads": counts.total(),
                              **{key: counts[key] for key in ("read", "refused", "defect")}})  # fmt: skip
+            path.unlink()
     return rows, defects
+
+
+def every_sample() -> dict[str, tuple[str, bytes, tuple[Callable[[Path], object], ...]]]:
+    """Return name -> (file name, content, readers): graphs with their format named and recognised, and all other files."""
+    found: dict[str, tuple[str, bytes, tuple[Callable[[Path], object], ...]]] = {}
+    for name, good in samples().items():
+        found[name] = "file", good, (partial(read_bundled, format=name), read_bundled)
+    import other_files
+
+    others = other_files.samples()
+    return {**{name: (file, good, (read,)) for name, (file, good, read) in others.items()}, **found}
 
 
 def main() -> int:

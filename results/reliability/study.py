@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from typing import Any
 import limits
 
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
-from placeopt.solving.registry import specs
+from placeopt.solving.options import declared_options
+from placeopt.solving.registry import solver_class, specs
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -116,16 +118,22 @@ def kills(options: argparse.Namespace) -> list[Row]:
             after = values(folder / "killed")
             rows.append({
                 "back end": backend, "cells": len(expected), "kills": killed, "cells lost": len(expected.keys() - after.keys()),
-                "values that differ": sum(after.get(key) != value for key, value in expected.items()),
+                "values that differ": sum(after.get(key, value) != value for key, value in expected.items()),
                 "processes alive 5 s after a kill": alive,
+                "as required": values_lost(expected, after) == 0 and alive == 0,
             })  # fmt: skip
             print("kills:", rows[-1], flush=True)
     return rows
 
 
-def bench(folder: Path, results: str, backend: str) -> subprocess.Popen[bytes]:
+def values_lost(expected: dict[str, Any], after: dict[str, Any]) -> int:
+    """Number of cells that are missing or differ."""
+    return sum(after.get(key) != value for key, value in expected.items())
+
+
+def bench(folder: Path, results: str, backend: str, jobs: int = 2) -> subprocess.Popen[bytes]:
     """Start a grid in a session of its own."""
-    command = [*PLACEOPT, "bench", "kills.toml", "--results", results, "--jobs", "2", "--backend", backend]
+    command = [*PLACEOPT, "bench", "kills.toml", "--results", results, "--jobs", str(jobs), "--backend", backend]
     return subprocess.Popen(
         command, cwd=folder, env={**ENVIRONMENT, "RELIABILITY": str(folder / results)}, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -160,40 +168,53 @@ def descendants_alive(mark: Path) -> int:
 
 # --- interrupts ----------------------------------------------------------------------------------------
 
+PROBLEM = ["gen:nmt", "-c", "4xP100"]
 COMMANDS = {
-    "solve (default)": ["solve", "gen:nmt", "-c", "4xP100", "-t", "60", "--out", "out"],
-    "bound": ["bound", "gen:nmt", "-c", "4xP100", "-t", "60"],
+    "solve (default)": ["solve", *PROBLEM, "-t", "60", "--out", "out"],
+    "bound": ["bound", *PROBLEM, "-t", "60"],
     "verify": ["verify", "gen:nmt", "start.json", "-c", "4xP100", "-t", "60"],
     "schedule": ["schedule", "shape:NN?devices=16&memory=6", "-t", "60", "--out", "out"],
+    "shard": ["shard", "gen:llama?layers=4", "-t", "60", "--out", "out"],
+    "plan": ["plan", "gen:llama?layers=8", "-c", "8xA100", "-b", "64", "--out", "out"],
     "jobs": ["jobs", "stream:ramp?models=gen:chain-mm&device=A100&jobs=400&beta=2&interval=2", "-p", "rollout",
-             "--episodes", "50"],
+             "--episodes", "50", "--out", "out"],
     "bench": ["bench", "kills.toml", "--results", "results", "--jobs", "2"],
     "run": ["run", "gen:chain-mm?size=1500", "solver:heft", "--workers", "2", "--repeat", "50"],
-    **{f"solve -s {name}": ["solve", "gen:nmt", "-c", "4xP100", "-s", name, "-t", "60", "--out", "out"]
-       for name in ("cp-sat", "lns", "annealing", "genetic", "cross-entropy", "post", "dual-policy", "grouper-placer",
-                    "graph-parsing")},
-    **{f"solve period -s {name}": ["solve", "gen:nmt", "-c", "4xP100", "--objective", "period", "-s", name, "-t", "60",
-                                   "--out", "out"] for name in ("ideal-dp", "linear-dp", "cp-sat", "milp")},
-    "solve latency -s cp-sat": ["solve", "gen:nmt", "-c", "4xP100", "--objective", "latency", "-t", "60", "--out", "out"],
+    "info": ["info", "gen:layered?layers=2000&width=100"],
+    "convert": ["convert", "gen:layered?layers=2000&width=100", "out.json"],
+    "evaluate": ["evaluate", "gen:nmt", "start.json", "-c", "4xP100"],
+    "plot": ["plot", "gen:nmt", "start.json", "-c", "4xP100", "--out", "plot.png"],
 }  # fmt: skip
 MOMENTS = (0.7, 2.5, 6.0, 15.0)
+"""Seconds after the start: while modules load, while the model is read, in heuristics and bounds, in the search."""
+
+SOLVER_MOMENT = 5.0
 SIGNALS = {"SIGINT": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
+MOST_SECONDS = 3.0
 
 
 def interrupts(options: argparse.Namespace) -> list[Row]:
-    """Every command and search, interrupted in every phase: how it exits, how soon, and what it keeps."""
-    rows = []
+    """Every command in every phase and every search, interrupted: how it exits, how soon, and what it keeps."""
+    rows = read_csv(HERE / "interrupts.csv")
+    known = {(row["command"], float(row["after"])) for row in rows}
+    end = time.monotonic() + options.slice
+    runs = [(label, arguments, moment) for label, arguments in COMMANDS.items() for moment in MOMENTS]
+    for objective in ("makespan", "period", "latency"):
+        for name, spec in specs("placement").items():
+            if objective in spec.objectives:
+                arguments = ["solve", *PROBLEM, "--objective", objective, "-s", name, "-t", "60", "--out", "out"]
+                runs.append((f"solve -s {name}, {objective}", arguments, SOLVER_MOMENT))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "kills.toml").write_text(GRID)
-        subprocess.run([*PLACEOPT, "solve", "gen:nmt", "-c", "4xP100", "-s", "heft", "--out", "first"], cwd=folder,
+        subprocess.run([*PLACEOPT, "solve", *PROBLEM, "-s", "heft", "--out", "first"], cwd=folder,
                        env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)  # fmt: skip
         (folder / "first" / "placement.json").rename(folder / "start.json")
-        for label, arguments in COMMANDS.items():
-            for number, moment in enumerate(MOMENTS):
-                kind = list(SIGNALS)[number % 2]
-                rows.append({"command": label, **interrupted(folder, arguments, kind, moment)})
-                print("interrupts:", rows[-1], flush=True)
+        for number, (label, arguments, moment) in enumerate(runs):
+            if (label, moment) in known or time.monotonic() > end:
+                continue
+            rows.append({"command": label, **interrupted(folder, arguments, list(SIGNALS)[number % 2], moment)})
+            print("interrupts:", rows[-1], flush=True)
             write_csv(HERE / "interrupts.csv", rows)
     return rows
 
@@ -201,11 +222,14 @@ def interrupts(options: argparse.Namespace) -> list[Row]:
 def interrupted(folder: Path, arguments: list[str], kind: str, moment: float) -> Row:
     """Run one command, interrupt it, and say what happened."""
     number, expected = SIGNALS[kind]
+    shutil.rmtree(folder / "out", ignore_errors=True)
     process = subprocess.Popen([*PLACEOPT, *arguments], cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
+    ended = True
     try:
         process.wait(timeout=moment)
     except subprocess.TimeoutExpired:
+        ended = False
         process.send_signal(number)
     sent = time.perf_counter()
     try:
@@ -213,11 +237,14 @@ def interrupted(folder: Path, arguments: list[str], kind: str, moment: float) ->
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
-    code = process.returncode
+    seconds, files = time.perf_counter() - sent, len(list((folder / "out").glob("*")))
+    exits = process.returncode == 0 if ended else process.returncode in (expected, 0)
+    kept = files > 0 or not out.strip() or "--out" not in arguments or "plot" in arguments
+    quiet = "Traceback" not in err + out
     return {
-        "signal": kind, "after": moment, "exit": code, "seconds": round(time.perf_counter() - sent, 2),
-        "traceback": "Traceback" in err + out, "output": bool(out.strip()),
-        "as required": code in (expected, 0) and "Traceback" not in err + out and time.perf_counter() - sent <= 3.5,
+        "signal": kind, "after": moment, "ended before": ended, "exit": process.returncode, "seconds": round(seconds, 2),
+        "traceback": not quiet, "output": bool(out.strip()), "files": files,
+        "as required": exits and kept and quiet and seconds <= MOST_SECONDS,
     }  # fmt: skip
 
 
@@ -239,21 +266,54 @@ print(hashlib.sha256(text.encode()).hexdigest())
 
 
 def determinism(options: argparse.Namespace) -> list[Row]:
-    """Every solver with one seed and budget under other hash seeds and numbers of threads: one answer."""
-    rows = []
+    """Every search with one seed and budget, under other hash seeds and numbers of threads and on other back ends: one answer."""
+    rows = read_csv(HERE / "determinism.csv")
+    known = {(row["objective"], row["solver"]) for row in rows}
+    end = time.monotonic() + options.slice
     for objective in ("makespan", "period", "latency"):
         for name, spec in specs("placement").items():
-            if objective not in spec.objectives:
+            if objective not in spec.objectives or (objective, name) in known or time.monotonic() > end:
                 continue
             answers = set()
-            for hash_seed, threads in (("0", "1"), ("1", "2"), ("2", "1"), ("3", "2")):
+            for hash_seed, threads in (("0", "1"), ("1", "2"), ("2", "4")):
                 environment = {**ENVIRONMENT, "PYTHONHASHSEED": hash_seed, "PLACEOPT_THREADS": threads}
                 done = subprocess.run([sys.executable, "-c", REPEAT, name, objective], env=environment,
                                       capture_output=True, text=True, timeout=600)  # fmt: skip
                 answers.add(done.stdout.strip() or done.stderr.strip().splitlines()[-1])
-            rows.append({"objective": objective, "solver": name, "runs": 4, "answers": len(answers)})
+            rows.append({"objective": objective, "solver": name, "runs": 3, "answers": len(answers),
+                         "as required": len(answers) == 1 and len(answers.pop()) == 64})  # fmt: skip
+            print("determinism:", rows[-1], flush=True)
+            write_csv(HERE / "determinism.csv", rows)
+    for objective in ("makespan", "period", "latency"):
+        if (objective, "all, in grids") not in known and time.monotonic() < end:
+            rows.append(same_on_back_ends(objective))
             print("determinism:", rows[-1], flush=True)
     return rows
+
+
+def same_on_back_ends(objective: str) -> Row:
+    """Run a grid of all searches of an objective in this process's threads, on loky and on Dask, and compare values."""
+    takers = [name for name, spec in specs("placement").items() if objective in spec.objectives]
+    fixed = {name: "num_workers" in declared_options(solver_class(name)) for name in takers}
+    solvers = "".join(
+        f'[[solvers]]\nname = "{name}"\n' + ("options = {num_workers = 1}\n" if fixed[name] else "") for name in takers
+    )
+    text = f"""name = "kills"
+instances = ["gen:layered?layers=6&width=6&seed=3"]
+clusters = ["uniform:3"]
+objectives = ["{objective}"]
+seeds = [5, 6]
+evaluations = 100
+{solvers}"""
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "kills.toml").write_text(text)
+        for number, (backend, jobs) in enumerate((("loky", 1), ("loky", 2), ("threading", 2), ("dask", 2))):
+            bench(folder, str(number), backend, jobs).wait()
+            found.append(values(folder / str(number)))
+    same = all(other == found[0] for other in found) and len(found[0]) == 2 * len(takers)
+    return {"objective": objective, "solver": "all, in grids", "runs": len(found), "answers": 1 if same else 2, "as required": same}
 
 
 # --- tables --------------------------------------------------------------------------------------------

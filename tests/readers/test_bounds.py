@@ -7,13 +7,14 @@ import io
 import json
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from placeopt.instances.generators import generate
-from placeopt.instances.readers import read_graph
+from placeopt.instances.readers import read_bundled, read_graph
 from placeopt.model.errors import MAX_MESSAGE, InputError, brief
 from placeopt.model.graph import OpGraph
 
@@ -76,7 +77,7 @@ def test_small_files_cost_little(name, tmp_path):
     assert len(SMALL[name]) <= 2**20
     path = tmp_path / "file"
     path.write_bytes(SMALL[name])
-    assert study.outcome(path, None) in ("read", "refused")
+    assert study.outcome(path, read_bundled) in ("read", "refused")
 
 
 @pytest.mark.parametrize("name", study.samples())
@@ -86,7 +87,7 @@ def test_a_slice_of_the_malformed_files(name, tmp_path):
     for number, (kind, _) in enumerate(study.KINDS.items()):
         rng = np.random.default_rng([1, number])
         path.write_bytes(study.malformed(name, study.samples()[name], kind, rng))
-        assert study.outcome(path, name) in ("read", "refused"), kind
+        assert study.outcome(path, partial(read_bundled, format=name)) in ("read", "refused"), kind
 
 
 @pytest.mark.parametrize(
