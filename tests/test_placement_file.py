@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+import placeopt as po
 from placeopt.io import serialize
 from placeopt.io.placement_file import read_placement, read_queue, write_placement
 from placeopt.model.errors import InputError
@@ -144,3 +145,18 @@ def test_a_placement_that_says_something_else_is_refused(extra, words, tmp_path)
     path = write(tmp_path, f'{{"device": [1, 0, 1], {extra}}}')
     with pytest.raises(InputError, match=words):
         read_placement(path, problem())
+
+
+def test_verify_reads_a_placement_once(tmp_path, monkeypatch):
+    """What a file holds is asked for several times (split, queue, claim, proof); it is read and parsed once."""
+    from placeopt.cli.main import main
+    from placeopt.io import placement_file
+
+    path, reads = tmp_path / "p.json", []
+    problem = po.load("gen:fork-join", cluster="uniform:2")
+    write_placement(path, problem, po.Placement(np.zeros(problem.num_ops, dtype=np.int64)))
+    read_text = placement_file.read_text
+    monkeypatch.setattr(placement_file, "read_text", lambda *a, **k: reads.append(a) or read_text(*a, **k))
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "gen:fork-join", str(path), "-c", "uniform:2", "-t", "0.1", "--proof", str(tmp_path / "proof.json")])
+    assert (ended.value.code, len(reads)) == (0, 1)

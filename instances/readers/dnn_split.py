@@ -20,7 +20,7 @@ import numpy as np
 from placeopt.instances.readers.draft import whole
 from placeopt.instances.readers.json_rows import entry, rows
 from placeopt.model.errors import InputError
-from placeopt.model.files import parse_json, read_json, read_text
+from placeopt.model.files import read_json
 from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
@@ -30,21 +30,20 @@ HOLDERS = (("fpgas", "accelerator"), ("cpus", "cpu"))
 """Lists of the file, and how the devices of a graph's own cluster begin."""
 
 
-def is_split(path: str | Path) -> bool:
-    """Return whether a file is a split: a JSON object with `fpgas` and `cpus` and no graph."""
-    text = read_text(path, what="placement")
-    if text.lstrip()[:1] != "{" or '"fpgas"' not in text:
-        return False
-    data = parse_json(text, f"placement '{path}'")
-    return {"fpgas", "cpus"} <= data.keys() and "nodes" not in data
+def is_split(data: Any) -> bool:
+    """Return whether parsed JSON is a split: an object with `fpgas` and `cpus` and no graph."""
+    return isinstance(data, dict) and {"fpgas", "cpus"} <= data.keys() and "nodes" not in data
 
 
-def read_split(path: str | Path, graph: str | Path, problem: PlacementProblem) -> Placement:
+def read_split(
+    path: str | Path, graph: str | Path, problem: PlacementProblem, data: dict[str, Any] | None = None
+) -> Placement:
     """Return the placement of a split, on a problem that was loaded from the split's graph.
 
     Parameters
     ----------
     graph : the graph's file, whose node ids the split uses.
+    data : the parsed JSON of `path`, where it was read already.
 
     Raises
     ------
@@ -63,7 +62,7 @@ def read_split(path: str | Path, graph: str | Path, problem: PlacementProblem) -
         raise InputError(f"{where}: expected a graph of {problem.num_ops} nodes, as problem '{problem.name}' has, "
                          f"received {len(op_of)} in '{graph}'")  # fmt: skip
     device = np.full(problem.num_ops, -1, dtype=np.int64)
-    data = read_json(path, what="split")
+    data = read_json(path, what="split") if data is None else data
     for key, kind in HOLDERS:
         own = [d for d, name in enumerate(problem.device_names) if name.startswith(kind)]
         for number, holder in enumerate(rows(data, key, where)):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placeopt.certify.certificate import Certificate, alterations, names_hash, solution_hash, versions
+from placeopt.io.placement_file import PlacementText, open_placement, read_placement, read_queue
 from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError
@@ -152,10 +153,14 @@ def read_solution(problem: Any, solution: Any) -> Given:
         If the file cannot be read as a solution of this problem, or the result has none or is of another problem.
     """
     where = "result"
+    if isinstance(solution, Given):
+        return solution
+    if isinstance(solution, PlacementText):
+        return _read_placement_file(problem, solution)
     if isinstance(solution, str | Path):
         where = f"file '{solution}'"
         if objective_of(problem).kind == "placement":
-            return _read_placement_file(problem, solution)
+            return _read_placement_file(problem, open_placement(solution))
         from placeopt.io.serialize import load
 
         solution = load(solution)
@@ -168,16 +173,11 @@ def read_solution(problem: Any, solution: Any) -> Given:
     return Given(solution.solution, solution.queue, claimed)
 
 
-def _read_placement_file(problem: Any, path: str | Path) -> Given:
-    from placeopt.io.placement_file import read_placement, read_queue
-    from placeopt.model.files import parse_json, read_text
-
-    placement = read_placement(path, problem)
-    queue, claimed = read_queue(path) or "", None
-    text = read_text(path, what="placement")
-    if text.lstrip().startswith("{"):
-        data = parse_json(text, f"placement '{path}'")
-        _refuse_other_problem(problem, str(data.get("problem_hash", "")), f"placement '{path}'")
+def _read_placement_file(problem: Any, file: PlacementText) -> Given:
+    placement = read_placement(file, problem)
+    queue, claimed, data = read_queue(file) or "", None, file.data
+    if isinstance(data, dict):
+        _refuse_other_problem(problem, str(data.get("problem_hash", "")), file.where)
         if data.get("objective") == problem.objective:
             claimed = data.get("value")
     return Given(placement, "" if placement.priority is None and queue != "fifo" else queue, claimed)

@@ -69,12 +69,15 @@ class ProblemOptions:
         return load(self.source, self.cluster, **given)
 
     def given(self, problem: Any, path: Path) -> Any:
-        """Return a solution's file, or the placement in it where only the source can tell what it says."""
+        """Return a solution's file, read once, or the placement in it where only the source can tell what it says."""
         from placeopt.instances.readers.dnn_split import is_split, read_split
+        from placeopt.io.placement_file import open_placement
+        from placeopt.model.objective import objective_of
 
-        if hasattr(problem, "op_names") and path.is_file() and is_split(path):
-            return read_split(path, self.source, problem)
-        return path
+        if objective_of(problem).kind != "placement":
+            return path
+        file = open_placement(path)
+        return read_split(path, self.source, problem, file.data) if is_split(file.data) else file
 
     def _from_graph(self, given: dict[str, Any]) -> Any:
         """Load a placement of the user's own model, or with measured op times, and say what its costs rest on."""

@@ -36,7 +36,7 @@ def verify_command(
     Exit code 1 if the placement is not valid. Example:
     `placeopt verify onnx:inception_v1 learned.csv --cluster 4xA100 --seconds 60 --out certificate.json`
     """
-    from placeopt.certify.verify import verify
+    from placeopt.certify.verify import read_solution, verify
     from placeopt.model.errors import InputError
 
     if placement is None:
@@ -45,7 +45,7 @@ def verify_command(
     if recheck is not None:
         raise typer.Exit(_check_again(problem, placement, recheck, seconds, json=json))
 
-    given = options.given(problem, placement)
+    given = read_solution(problem, options.given(problem, placement))
 
     def rescue() -> None:
         _report(problem, verify(problem, given, seconds=0.0, queue=queue), out, json=json)
@@ -54,7 +54,7 @@ def verify_command(
         certificate = verify(problem, given, seconds=seconds, queue=queue)
         _report(problem, certificate, out, json=json)
         if proof is not None and certificate.feasible:
-            _write_proof(problem, placement, certificate, proof, seconds, json=json)
+            _write_proof(problem, given.solution, certificate, proof, seconds, json=json)
     if interrupt.received():
         raise typer.Exit(interrupt.exit_code())
     raise typer.Exit(0 if certificate.feasible else 1)
@@ -94,13 +94,12 @@ def _report(problem: Any, certificate: Certificate, out: Path | None, *, json: b
             common.console().print(f"certificate: {out}")
 
 
-def _write_proof(problem: Any, placement: Path, certificate: Certificate, path: Path, seconds: float, *, json: bool) -> None:
+def _write_proof(problem: Any, solution: Any, certificate: Certificate, path: Path, seconds: float, *, json: bool) -> None:
     """Write a proof and say what it shows."""
     from placeopt.certify.proof import prove, write_proof
-    from placeopt.certify.verify import read_solution
     from placeopt.model.objective import objective_of
 
-    data = prove(problem, read_solution(problem, placement).solution, certificate, seconds)
+    data = prove(problem, solution, certificate, seconds)
     write_proof(path, data)
     if json:
         return

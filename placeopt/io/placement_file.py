@@ -12,7 +12,7 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,29 @@ QUEUES = ("fifo", "priority", "planned", "")
 CSV_HEADERS = (["op", "device"], ["op", "device", "priority"])
 
 
-def read_placement(path: str | Path, problem: PlacementProblem) -> Placement:
+class PlacementText(NamedTuple):
+    """A placement file that was read: what messages call it, its text, and its parsed JSON (None of a CSV file)."""
+
+    where: str
+    text: str
+    data: Any
+
+
+def open_placement(path: str | Path | PlacementText) -> PlacementText:
+    """Read a placement file once for all that is asked of it.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or begins like JSON and is none.
+    """
+    if isinstance(path, PlacementText):
+        return path
+    where, text = f"placement '{path}'", read_text(path, what="placement")
+    return PlacementText(where, text, parse_json(text, where) if text.lstrip()[:1] in ("{", "[") else None)
+
+
+def read_placement(path: str | Path | PlacementText, problem: PlacementProblem) -> Placement:
     """Read a placement of `problem` from a JSON or CSV file (told apart by content).
 
     The JSON of a `Result` or a `Placement` written by `placeopt.io.serialize` is accepted as well.
@@ -44,11 +66,8 @@ def read_placement(path: str | Path, problem: PlacementProblem) -> Placement:
         If the file is truncated, has another header, names an unknown op or device (the nearest name is
         suggested), has an op twice or leaves one out. Constraints are not checked here: that is `verify`.
     """
-    text = read_text(path, what="placement")
-    where = f"placement '{path}'"
-    if text.lstrip()[:1] in ("{", "["):
-        return _from_json(parse_json(text, where), problem, where)
-    return _from_csv(text, problem, where)
+    where, text, data = open_placement(path)
+    return _from_csv(text, problem, where) if data is None else _from_json(data, problem, where)
 
 
 def _check_devices(problem: PlacementProblem, placement: Placement, where: str) -> None:
@@ -94,22 +113,16 @@ def write_placement(
     return write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
-def read_queue(path: str | Path) -> str | None:
+def read_queue(path: str | Path | PlacementText) -> str | None:
     """Return the execution a JSON placement file names ("queue"), None where it names none."""
-    text = read_text(path, what="placement")
-    if text.lstrip()[:1] != "{":
-        return None
-    where = f"placement '{path}'"
-    return _check_queue(parse_json(text, where), where) or None
+    where, _, data = open_placement(path)
+    return (_check_queue(data, where) or None) if isinstance(data, dict) else None
 
 
 def read_stages(path: str | Path, problem: PlacementProblem) -> list[int] | None:
     """Return the pipeline stage of every op that a JSON placement file tells, None where it tells none."""
-    text = read_text(path, what="placement")
-    if text.lstrip()[:1] != "{":
-        return None
-    where = f"placement '{path}'"
-    given = parse_json(text, where).get("stage")
+    where, _, data = open_placement(path)
+    given = data.get("stage") if isinstance(data, dict) else None
     if given is None:
         return None
     if not isinstance(given, dict):

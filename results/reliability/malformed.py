@@ -11,7 +11,6 @@ written to malformed.csv.
 from __future__ import annotations
 
 import argparse
-import csv
 import io
 import json
 import os
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.experiments.studies import read_csv, write_csv
 from placeopt.instances.readers import read_bundled
 from placeopt.io.codec import to_dict
 from placeopt.io.serialize import save  # noqa: F401 -- registers the codecs
@@ -200,12 +200,14 @@ def _bounded(path: Path, read: Callable[[Path], object]) -> str:
         return f"{type(error).__name__}: {str(error)[:200]}"
 
 
-def run(per_kind: int, seed: int) -> tuple[list[dict[str, object]], list[str]]:
+def run(per_kind: int, seed: int, chosen: list[str]) -> tuple[list[dict[str, object]], list[str]]:
     """Make and read the files; return a row per format and kind, and the defects."""
     rows, defects = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number, (title, (file, good, readers)) in enumerate(every_sample().items()):
+            if chosen and title not in chosen:
+                continue
             path = folder / file
             path.write_bytes(good)
             for read in readers:
@@ -245,15 +247,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--per-kind", type=int, default=11, help="malformed files per format and kind")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="formats to read, semicolons between; other rows are kept")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("malformed.csv"))
     options = parser.parse_args()
-    rows, defects = run(options.per_kind, options.seed)
-    with options.out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    chosen = [name for name in options.only.split(";") if name]
+    rows, defects = run(options.per_kind, options.seed, chosen)
+    if chosen:
+        rows = [row for row in read_csv(options.out) if row["format"] not in chosen] + rows
+    write_csv(options.out, rows)
     print(*defects, sep="\n")
-    print(f"{sum(row['files'] for row in rows)} files, {len(defects)} defects")
+    print(f"{sum(int(str(row['files'])) for row in rows)} files, {len(defects)} defects")
     return 1 if defects else 0
 
 

@@ -53,7 +53,7 @@ def test_expert_splits(name):
     """The period of an expert's split is, to the tick, what its files say under the definition of the load."""
     graph, split = DATA / "throughput" / f"layer_{name}.json", DATA / "human-experts" / f"{name}_expert.json"
     problem = po.load(graph, objective="period", contiguity="none")
-    assert is_split(split)
+    assert is_split(json.loads(Path(split).read_text()))
     finished = objective_of(problem).finish(problem, read_split(split, graph, problem), None)
     assert not finished.violations
     assert finished.value == largest_load(graph, split) == EXPERTS[name]
