@@ -37,10 +37,10 @@ HEURISTICS = (
 PLACED = 4
 """The first heuristics (one on large problems) run before the bound: even the shortest budget ends with a placement."""
 
-LARGE, FIRST = 1_000_000, "heft"
-"""Size (ops times devices) above which this heuristic comes before the others."""
+LARGE, FIRST, SECOND = 1_000_000, "heft", "etf"
+"""Size (ops times devices) above which these heuristics come before the others."""
 
-SHARE_OF_FIRST = {"heft": 0.0, "etf": 5.0, "critical-path": 3.0}
+SHARE_OF_FIRST = {"heft": 0.0, "etf": 1.5, "critical-path": 3.0}
 """On large problems, the least time of a heuristic as a multiple of the first one's (2 where not named): one that would not
 come back in time is left out."""
 
@@ -87,7 +87,7 @@ class Portfolio(MeasuringSearch):
         if is_large(problem):
             stages.slices()
         for index, name in enumerate(in_turn(problem)):
-            if index == (1 if is_large(problem) else PLACED):
+            if index == (2 if is_large(problem) else PLACED):
                 stages.bound()
             if problem.num_ops <= SLOW.get(name, problem.num_ops):
                 stages.heuristic(name)
@@ -133,7 +133,7 @@ def in_turn(problem: PlacementProblem) -> tuple[str, ...]:
     """Heuristics in the order in which they run; on large problems the one that is worth its time comes first."""
     if not is_large(problem):
         return HEURISTICS
-    return FIRST, *(name for name in HEURISTICS if name != FIRST)
+    return FIRST, SECOND, *(name for name in HEURISTICS if name not in (FIRST, SECOND))
 
 
 class Stages:
@@ -147,7 +147,9 @@ class Stages:
     def bound(self) -> None:
         """Prove a lower bound, in a tenth of the time; only the quickest ones where that is not enough."""
         seconds = min(BOUND_SECONDS, 0.1 * self.tracker.seconds_left)
-        self._prove(seconds if seconds >= BOUND_SECONDS_PER_OP * self.evaluator.problem.num_ops else 0.0)
+        enough = seconds >= BOUND_SECONDS_PER_OP * self.evaluator.problem.num_ops
+        if enough or self.tracker.lower_bound == 0:  # the quickest ones are often proved before the search
+            self._prove(seconds if enough else 0.0)
 
     def slices(self) -> None:
         """Offer equal slices of a topological order: an answer at once, where every heuristic takes its time."""

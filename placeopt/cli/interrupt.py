@@ -32,6 +32,9 @@ RESCUE = 1.2
 PATIENCE = 10.0
 """Seconds that it has for an orderly end once it reacts: two threads that write and draw at once may crash."""
 
+WATCHER = "placeopt-signals"
+"""Name of the watching thread."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -87,7 +90,7 @@ def signals_handled() -> Iterator[None]:
     os.set_blocking(writer, False)
     old = {number: signal.signal(number, _raise) for number in _SIGNALS}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(reader,), name="placeopt-signals", daemon=True).start()
+    threading.Thread(target=_watch, args=(reader,), name=WATCHER, daemon=True).start()
     try:
         yield
     finally:
@@ -121,6 +124,11 @@ def _compiling() -> bool:
     return module is not None and bool(module.global_compiler_lock.is_locked())
 
 
+def _others_run() -> bool:
+    """Whether a thread runs besides this one and the one that watches for signals."""
+    return any(t is not threading.current_thread() and t.name != WATCHER for t in threading.enumerate())
+
+
 def leave(code: int) -> NoReturn:
     """End the process; after a signal, and where a search was left behind, without taking down what threads are in."""
     deadline = sys.modules.get("placeopt.solving.deadline")
@@ -133,9 +141,10 @@ def leave(code: int) -> NoReturn:
 def end_process(code: int) -> NoReturn:
     """End the process, its exit functions called and its output written, without taking libraries down."""
     deadline = sys.modules.get("placeopt.solving.deadline")
-    if deadline is not None:
-        atexit.unregister(deadline.wait_for_left_behind)
-    atexit._run_exitfuncs()
+    abandoned = deadline is not None and deadline.left_behind()
+    if not ((received() or abandoned) and _others_run()):
+        # exit functions release compiled code, also that which a thread is in
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()

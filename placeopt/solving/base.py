@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from placeopt.solving.deadline import LARGE
 from placeopt.solving.options import check_options
 from placeopt.solving.run import run
 
@@ -24,11 +25,13 @@ class SearchSolver(ABC):
     ----------
     name : registered name.
     endless : whether it never stops by itself, so that a budget of seconds or evaluations is needed.
+    watched_from : ops times devices from which a single step may outlast a limit: see `placeopt.solving.deadline`.
     kernels : groups of kernels that it calls, besides those of the objective: see `placeopt.solving.compilation`.
     """
 
     name: ClassVar[str]
     endless: ClassVar[bool] = False
+    watched_from: ClassVar[int] = LARGE
     kernels: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:

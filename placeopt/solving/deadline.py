@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from placeopt.solving.tracker import Tracker
-
 LARGE = 300_000
 """Ops times devices from which a search is watched: on smaller problems every step is short."""
 
@@ -36,9 +34,9 @@ LAST_WAIT = 30.0
 _left_behind: list[threading.Thread] = []
 
 
-def is_large(problem: Any) -> bool:
+def is_large(problem: Any, least: int = LARGE) -> bool:
     """Whether one step of a search may take long."""
-    return bool(getattr(problem, "num_ops", 0) * getattr(problem, "num_devices", 0) >= LARGE)
+    return bool(getattr(problem, "num_ops", 0) * getattr(problem, "num_devices", 0) >= least)
 
 
 def reserve(problem: Any, seconds: float | None) -> float:
@@ -49,9 +47,14 @@ def reserve(problem: Any, seconds: float | None) -> float:
     return min(MOST_RESERVED * seconds, judging + HASHING_SECONDS * problem.num_ops * problem.num_devices)
 
 
-def search_within(search: Callable[[], object], tracker: Tracker[Any]) -> None:
-    """Call `search`, which offers to `tracker`, and return when it ends or the time of the tracker is over."""
-    if tracker.budget.seconds is None or not is_large(tracker.problem):
+def search_within(search: Callable[[], object], tracker: Any, least: int = LARGE) -> None:
+    """Call `search`, which offers to `tracker`, and return when it ends or the time of the tracker is over.
+
+    Parameters
+    ----------
+    least : ops times devices from which the search is watched.
+    """
+    if tracker.budget.seconds is None or not is_large(tracker.problem, least):
         search()
         return
     ended = threading.Event()
@@ -89,7 +92,7 @@ def left_behind() -> bool:
     return bool(_left_behind)
 
 
-def _end(tracker: Tracker[Any]) -> None:
+def _end(tracker: Any) -> None:
     """Tell a search and its parts that they were interrupted."""
     tracker.interrupt()
     for part in list(tracker.parts):

@@ -16,7 +16,7 @@ from placeopt.model.files import one_line
 from placeopt.model.objective import Finished, Objective, objective_of
 from placeopt.model.result import STOP_REASONS, TracePoint
 from placeopt.solving.compilation import ensure, kernels_of
-from placeopt.solving.deadline import search_within
+from placeopt.solving.deadline import LARGE, search_within
 from placeopt.solving.registry import accepted_objectives
 from placeopt.solving.tracker import Tracker, running_trackers
 
@@ -75,19 +75,21 @@ def run(
     if initial is not None:
         _offer_initial(tracker, objective, initial, measured)
         tracker.initial = tracker.value, initial
-    with tracker, tracker.within(part_of):
-        reason = objective.impossible(problem)
-        if reason:
-            tracker.infeasible(reason)
-        elif bound is not False and not measured:
-            report = objective.bounds(problem, 0.0, upper=_ticks(tracker.value)) if bound is True else bound
-            reason = report.infeasible
+    with tracker.within(part_of):
+        with tracker:
+            reason = objective.impossible(problem)
             if reason:
                 tracker.infeasible(reason)
-            tracker.raise_bound(report.value, report.method)
-        if not reason:
-            search_within(lambda: _search(solver, tracker, objective, initial, measured), tracker)
-    return _conclude(tracker, objective, measured)
+            elif bound is not False and not measured:
+                report = objective.bounds(problem, 0.0, upper=_ticks(tracker.value)) if bound is True else bound
+                reason = report.infeasible
+                if reason:
+                    tracker.infeasible(reason)
+                tracker.raise_bound(report.value, report.method)
+            if not reason:
+                least = getattr(solver, "watched_from", LARGE)
+                search_within(lambda: _search(solver, tracker, objective, initial, measured), tracker, least)
+        return _conclude(tracker, objective, measured)
 
 
 def run_part(

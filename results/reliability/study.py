@@ -347,6 +347,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="solvers that limits runs, commas between")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "reliability", help="of its graphs")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would every child
     unknown = [name for name in options.parts if name not in (*PARTS, "tables")]
     if unknown:
         parser.error(f"part '{unknown[0]}' is not known; known: {', '.join(PARTS)}, tables")

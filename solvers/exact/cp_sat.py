@@ -44,6 +44,7 @@ class CpSat(SearchSolver):
     windows: bool = option(True, meaning="re-optimise windows of the incumbent (makespan); without, all time goes to the proof")
 
     name: ClassVar[str] = "cp-sat"
+    watched_from: ClassVar[int] = 4000  # building the model takes its time
     kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "bounds", "period-dp", "period-search")
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:

@@ -83,6 +83,19 @@ def test_heft_equals_plain_python():
         assert plan.start.tolist() == start
 
 
+def test_heft_equals_plain_python_where_gaps_are_many():
+    """Hundreds of idle gaps of a device, filled out of order, zero times among the ops: the first that fits is found."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        compute = rng.integers(0, 60, (400, 3)) * (rng.random((400, 1)) < 0.9)
+        edges = [(int(a), int(b), int(rng.integers(0, 90))) for a, b in rng.integers(0, 400, (500, 2)) if a < b]
+        problem = PlacementProblem.from_edges(compute, edges)
+        device, start, _ = python_heft.schedule(problem)
+        plan = heft_plan(Context(problem))
+        assert plan.device.tolist() == device
+        assert plan.start.tolist() == start
+
+
 def test_etf_equals_the_textbook_scan():
     """Two heaps per device give the schedule of the quadratic scan, with memory limits and groups."""
     compared = 0
