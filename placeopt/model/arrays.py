@@ -114,7 +114,7 @@ def arrays_digest(owner: Any, names: Iterable[str], rest: Any) -> Any:
     for name in names:
         array = getattr(owner, name)
         digest.update(f"{name}{array.shape}".encode())
-        digest.update(memoryview(np.ascontiguousarray(array).reshape(-1)))
+        digest.update(np.ascontiguousarray(array).reshape(-1).data)
     digest.update(repr(rest).encode())
     return digest
 
