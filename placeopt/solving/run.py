@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.bound import BoundReport
     from placeopt.model.result import Result
-    from placeopt.solving.exchange import Exchange
     from placeopt.solving.solver import OnProgress, Progress
 
 
@@ -42,7 +41,6 @@ def run(
     initial: Any = None,
     on_progress: OnProgress | None = None,
     bound: BoundReport | bool = False,
-    exchange: Exchange | None = None,
     part_of: Tracker[Any] | None = None,
 ) -> Result[Any]:
     """Run a solver and return what it found, valued and judged here.
@@ -52,8 +50,8 @@ def run(
     solver : a configured solver: ours, or any object with a `name` and the method `solve` of the Solver protocol.
     initial : a solution to start from; the result is never worse.
     bound : a bound that is known already, or True to prove the quick ones within the budget.
-    exchange : where another side of the same solve leaves what it finds.
-    part_of : the tracker of the search that runs this one on a part of its budget.
+    part_of : the tracker of the search that runs this one on a part of its budget; it is closed with it, and meets the
+        other side of the same solve where that one does.
 
     Raises
     ------
@@ -71,7 +69,7 @@ def run(
     ensure(kernels_of(objective, [solver], bounds=bound is True))  # kernels are compiled before the clock starts
     tracker: Tracker[Any] = Tracker(solver.name, problem, budget, seed=seed, on_progress=on_progress)
     measured = getattr(solver, "measure", None) is not None  # bounds hold for the model, not for the caller's clock
-    tracker.exchange = exchange
+    tracker.exchange = None if part_of is None else part_of.exchange
     if initial is not None:
         _offer_initial(tracker, objective, initial, measured)
         tracker.initial = tracker.value, initial
@@ -120,7 +118,7 @@ def run_part(
     try:
         result = run(
             tracker.problem, solver, part, seed=tracker.seed, initial=initial, on_progress=_forward(tracker),
-            exchange=tracker.exchange, part_of=tracker if adopt else None,
+            part_of=tracker if adopt else None,
         )  # fmt: skip
     except Refused:
         return None

@@ -20,8 +20,8 @@ from placeopt.solving.run import run, run_part
 
 
 def problem_of(num_ops):
-    """Independent ops on two devices."""
-    return PlacementProblem.from_edges(np.full((num_ops, 2), 3), [])
+    """Independent ops on a hundred devices."""
+    return PlacementProblem.from_edges(np.full((num_ops, 100), 3), [])
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Whole(SearchSolver):
 
 def test_a_search_that_does_not_come_back_is_left_behind():
     """The incumbent counts; what the search offers after the end of its time is not taken, bounds and proofs neither."""
-    problem, solver = problem_of(LARGE // 2), Stuck()
+    problem, solver = problem_of(LARGE // 100), Stuck()
     result = run(problem, solver, Budget(seconds=3.0))
     assert (result.value, result.stop_reason, result.status) == (3 * problem.num_ops, "time", "feasible")
     assert left_behind()
@@ -69,7 +69,7 @@ def test_a_search_that_does_not_come_back_is_left_behind():
 
 def test_what_a_part_has_found_is_kept():
     """The search inside another one is left behind with it, and its incumbent counts."""
-    problem, part = problem_of(LARGE // 2), Stuck()
+    problem, part = problem_of(LARGE // 100), Stuck()
     result = run(problem, Whole(part), Budget(seconds=3.0))
     part.release.set()
     assert (result.value, result.stop_reason) == (3 * problem.num_ops, "time")
@@ -77,7 +77,7 @@ def test_what_a_part_has_found_is_kept():
 
 def test_small_problems_and_other_budgets_run_as_they_are():
     """Without a limit of time, or on a small problem, nothing is watched and no time is reserved."""
-    small, large = problem_of(10), problem_of(LARGE // 2)
+    small, large = problem_of(10), problem_of(LARGE // 100)
     assert (is_large(small), is_large(large)) == (False, True)
     assert (reserve(small, 1.0), reserve(large, None)) == (0.0, 0.0)
     assert 0.0 < reserve(large, 1.0) <= 0.4
