@@ -85,6 +85,7 @@ def _main() -> None:
     row = run_cell(cell)
     with os.fdopen(output, "wb") as stream:
         stream.write(json.dumps(row).encode())
+    os._exit(0)  # taking numba and CP-SAT down takes longer than many a cell
 
 
 def _end_with_parent() -> None:

@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def measure_command() -> None:
-    """Run the command three times in a fresh copy, and write when things happened."""
+    """Run the command in a fresh copy, and again, and write when things happened."""
     runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         copy_tree(Path(folder))

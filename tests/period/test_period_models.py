@@ -52,7 +52,7 @@ def test_bounds_hold():
         best = problems.best_period(problem)
         if best is None:
             continue
-        bounds = dict(period_bounds(problem, 1.0))
+        bounds = dict(period_bounds(problem, 0.4))
         assert max(bounds.values()) <= best
         strong = column_bound(problem, max(bounds.values()), best, 10.0)
         assert strong <= best
