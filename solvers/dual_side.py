@@ -25,6 +25,9 @@ LARGEST = 8000
 SMALL = 2000
 """Ops times devices up to which CP-SAT has two threads: what the second one finds is worth more than a second walk."""
 
+ALONE_SECONDS, ALONE_SHARE = 4.0, 0.2
+"""Time for which CP-SAT has every core to itself on small problems: seconds at most, and share of the time left."""
+
 LEAST_SECONDS = 1.0
 """Time left below which a second side is not worth its start."""
 
@@ -34,7 +37,8 @@ class DualSide:
 
     def __init__(self, tracker: Tracker[Any]) -> None:
         self.tracker, self.exchange = tracker, Exchange()
-        num_workers = 2 if tracker.problem.num_ops * tracker.problem.num_devices <= SMALL else 1
+        self._small = tracker.problem.num_ops * tracker.problem.num_devices <= SMALL
+        num_workers = 2 if self._small else 1
         solver: Any = make_solver("cp-sat", num_workers=num_workers, warm_start=False, windows=False)
         self._solver, self._failure = solver, list[BaseException]()
         own: Tracker[Any] = Tracker("cp-sat", tracker.problem, Budget(tracker.seconds_left), seed=tracker.seed)
@@ -55,6 +59,13 @@ class DualSide:
         self.tracker.exchange = None
         if self._failure and error[0] is None:
             raise self._failure[0]
+
+    def alone(self) -> None:
+        """Let a proof that has two threads begin undisturbed: what it finds on the horizon of the bound ends the search."""
+        seconds = min(ALONE_SECONDS, ALONE_SHARE * self.tracker.seconds_left) if self._small else 0.0
+        end = self.tracker.elapsed + seconds
+        while self._thread.is_alive() and self.tracker.elapsed < end and not self.tracker.stop():
+            self._thread.join(0.02)
 
     def _prove(self) -> None:
         try:

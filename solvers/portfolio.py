@@ -94,7 +94,8 @@ class Portfolio(MeasuringSearch):
         threads = num_threads() if self.threads is None else self.threads
         two_sided = self.prove and evaluator.ordered and self.measure is None and tracker.budget.evaluations is None
         if two_sided and not tracker.stop() and worth_it(problem, tracker.seconds_left, threads):
-            with DualSide(tracker):
+            with DualSide(tracker) as proof:
+                proof.alone()
                 self._improve(stages, walks=max(1, self.walks - 1), threads=threads - 1, front=False)
         else:
             self._improve(stages, walks=self.walks, threads=threads, front=True)

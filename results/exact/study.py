@@ -2,8 +2,8 @@
 
     PLACEOPT_DATA=../shared/data python results/exact/study.py [STAGE ...] [--again] [--for SECONDS]
 
-Stages: optima, doppler, llama-layer, layered, chain, pipeline, latency, splits, replicas, slots (default: all). A stage writes
-results/exact/STAGE.csv row by row and skips rows that are there (`--again` measures them anew), so it may be
+Stages: optima, doppler, doppler-seeds, llama-layer, layered, chain, pipeline, latency, splits, replicas, slots (default: all).
+A stage writes results/exact/STAGE.csv row by row and skips rows that are there (`--again` measures them anew), so it may be
 stopped and continued; `--for` starts no further row after so many seconds. `tables.md` is drawn from the CSV
 files after every stage. Two CP-SAT workers throughout.
 """
@@ -62,6 +62,20 @@ def doppler_graphs() -> Iterator[Job]:
                 problem = doppler(DATA, name, devices, contention)
                 load = f"{name} {devices} devices {contention}"
                 yield load, lambda p=problem: solve(p, 30, unit=1e-10)
+
+
+def doppler_seeds() -> Iterator[Job]:
+    """Doppler's graphs on 4 devices by the default solver, ten other seeds each, 20 s each at most; ticks * 1e-10."""
+    for name in ("chain_mm", "ffnn", "llama_block"):
+        problem = doppler(DATA, name, 4, "none")
+        for seed in range(1, 11):
+            yield f"{name} seed {seed}", lambda p=problem, s=seed: by_default(p, s, 20, unit=1e-10)
+
+
+def by_default(problem: PlacementProblem, seed: int, seconds: float, unit: float) -> Row:
+    """Solve as `placeopt solve` does and return the row of the table."""
+    warm_up(problem.objective)
+    return record(po.solve(problem, seconds=seconds, seed=seed), unit)
 
 
 def llama_layers() -> Iterator[Job]:
@@ -276,6 +290,7 @@ def max_load(problem: PlacementProblem) -> float | str:
 STAGES: dict[str, Callable[[], Iterator[Job]]] = {
     "optima": optima,
     "doppler": doppler_graphs,
+    "doppler-seeds": doppler_seeds,
     "llama-layer": llama_layers,
     "layered": layered,
     "chain": chain,

@@ -66,7 +66,8 @@ def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
         offer_slots(tracker, device, slot)
 
     if problem.slots > 1:  # a placement with one slot is one with several
-        FlowBound(problem.replace(slots=1)).run(lambda: None, stop, offer)
+        half = tracker.elapsed + 0.5 * seconds
+        FlowBound(problem.replace(slots=1)).run(lambda: None, lambda: tracker.elapsed > half or tracker.stop(), offer)
     tracker.raise_bound(FlowBound(problem).run(lambda: tracker.value, stop, offer), "flow")
 
 

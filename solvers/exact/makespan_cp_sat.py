@@ -23,6 +23,7 @@ from placeopt.model.interruptible import solve_interruptibly
 from placeopt.solvers.exact.cp_sat import CpSat, configure
 from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.makespan_solution import add_hint, decode
+from placeopt.solvers.exact.tight_horizon import TightHorizon
 from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 
@@ -42,6 +43,9 @@ FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 
 CLOSING_SHARES = (0.15, 0.3, 0.5, 1.0)
 """Shares of the time left for runs of the whole model where searches work beside it."""
+
+TIGHT_SECONDS, TIGHT_SHARE = 6.0, 0.4
+"""Time for restarts on the horizon of the bound where searches work beside it: seconds at most, and share of the time left."""
 
 LADDER = ((2**12, 0.15), (2**16, 0.25))
 """Coarse grids to search first: (units in the horizon, share of the time left)."""
@@ -106,6 +110,7 @@ def _search_whole(
 def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis) -> None:
     """Close the gap from both ends while searches work beside it: each run starts from what they have by then."""
     unit = common_unit(problem)
+    _try_tight(settings, problem, tracker, analysis, unit)
     for turn, share in enumerate(CLOSING_SHARES):
         before = tracker.lower_bound
         if turn == 1 and not tracker.stop():
@@ -114,6 +119,24 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
             _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[min(turn, 1)])
         if tracker.stop() or _solve_on_grid(settings, problem, tracker, analysis, unit, share):
             return
+
+
+def _try_tight(
+    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, unit: int
+) -> None:
+    """Ask for a schedule as long as the bound, by restarts; where there is none, for one of the next bound."""
+    end = tracker.elapsed + min(TIGHT_SECONDS, TIGHT_SHARE * tracker.seconds_left)
+    while tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
+        horizon = tracker.lower_bound
+        built = MakespanModel(analysis, horizon, horizon, unit)
+        tight = TightHorizon(built, tracker.seed)
+        tight.run(settings.num_workers, lambda: tracker.elapsed > end or tracker.stop())
+        tracker.count(max(1, tight.conflicts))
+        if tight.outcome != cp_model.INFEASIBLE:
+            if tight.placement is not None:
+                offer(problem, tracker, tight.placement)
+            return
+        _record_infeasible(tracker, horizon, unit)
 
 
 def _raise_by_fronts(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:

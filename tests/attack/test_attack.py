@@ -10,8 +10,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import brute_force
 from case import draw
-from compare import attack
+from compare import attack, problem_of
+
+from placeopt.latency.bounds.flow import FlowBound
+from placeopt.model.errors import InputError
 
 
 def differences(seeds, **options):
@@ -46,3 +50,39 @@ def test_what_the_attack_once_found_stays_fixed():
 def test_a_long_attack_finds_nothing():
     """The same on 5000 problems, with every exact solver and linear programs."""
     assert differences(range(10_000, 15_000), num_solvers=2, exact=0.5, bound_seconds=0.2) == []
+
+
+def draw_with_classes(rng):
+    """Return a case of the latency whose classes are worth parting between the slots of an accelerator."""
+    case = draw(rng, "latency")
+    n, case.slots = case.num_ops, rng.choice([1, 2, 2, 2, 3])
+    case.colocation = [rng.choice([-1, 0, 0, 1, 1, 2]) for _ in range(n)]
+    if rng.random() < 0.6:
+        case.producer = list(range(n - 1))
+        case.consumers = [[v + 1] + [w for w in range(v + 2, n) if rng.random() < 0.3] for v in range(n - 1)]
+        case.transfer, case.tensor_bytes = [[rng.randint(0, 20)] for _ in range(n - 1)], [0] * (n - 1)
+        case.link_class = [[0] * case.num_devices for _ in range(case.num_devices)]
+    if rng.random() < 0.6:
+        total = sum(case.resident)
+        case.capacity = [rng.randint(max(0, total // 2 - 1), total) for _ in range(case.num_devices)]
+    if max(case.io_class) < 0:
+        case.io_class[0] = 0
+    return case
+
+
+def test_the_bound_of_the_latency_knows_classes_and_slots():
+    """The bound by flows never passes the best latency where classes may be parted between slots, and often meets it."""
+    checked = met = 0
+    for seed in range(150):
+        case = draw_with_classes(random.Random(seed))
+        try:
+            problem = problem_of(case)
+        except InputError:
+            continue
+        best = brute_force.optimum(case)
+        if best is not None:
+            flow = FlowBound(problem, max_ideals=10**4 if seed % 2 else 8).run(lambda: None, lambda: False)
+            assert flow <= best, seed
+            checked, met = checked + 1, met + (flow == best)
+    assert checked > 80
+    assert met > checked // 3

@@ -18,6 +18,14 @@ returns is a linear bound on what any flow can prove (the value of a game betwee
 Flows are rounded to integers along paths, so that the program adds integers and its value is a proof.
 The placements are good as well: the program knows the memory, the transfers and the pool.
 
+Classes of colocation are kept together as far as the program can see. With q slots the nodes of a class may lie in several
+slots of one accelerator, so with q = 1 no slot parts a class, and with q = 2 the accelerator of a class that is parted has no
+third slot: a slot parts classes only with earlier slots or only with later ones, all that it parts it shares with the same
+one, and both fit into one memory. The program keeps, of the slots that hold the classes which cross the border of an ideal,
+whether they are one, and what two of them take at least, rounded down to steps; what it forgets relaxes the problem. A node
+whose only predecessor is of its class is in the pool where that one is, and nothing else waits between the two: both enter
+the pool in one step.
+
 Graphs are made small enough first, which relaxes the problem (`placeopt.latency.bounds.reduction`). Devices may
 differ: every slot takes the smallest times and the largest capacity of any accelerator.
 """
@@ -26,7 +34,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,6 +62,7 @@ MAX_IDEALS, MAX_OPS = 60_000, 5_000
 _MOST_ROUNDS = 400
 _MAX_WEIGHT, _MIN_WEIGHT = 10**6, 10**3
 _CHUNK_SECONDS = 0.1
+_MOST_STEPS, _STATES = 16, 8_000  # of memory, and ideals times steps
 _CLOSE = 1e-7  # the master problem promises no relative improvement above this
 
 
@@ -89,8 +98,44 @@ class FlowBound:
         self._weight = min(_MAX_WEIGHT, 2**60 // total)
         self.usable = self._weight >= _MIN_WEIGHT
 
+    def _classes(self) -> dict[str, Any]:
+        """The fields of `FlowArrays` about classes and memory."""
+        nodes, unit = self.nodes, self.problem.units.unit
+        n = len(nodes.ops)
+        _, first, label = np.unique([unit[ops[0]] for ops in nodes.ops], return_index=True, return_inverse=True)
+        group = np.argsort(np.argsort(first))[label].astype(np.int64)
+        before: list[set[int]] = [set() for _ in range(n)]
+        for u, v in nodes.edges:
+            before[v].add(u)
+        leader = np.arange(n)
+        pool_time = np.array(nodes.pool_time, dtype=np.int64)
+        for v, found in enumerate(before):  # in topological order
+            if len(found) == 1 and group[min(found)] == group[v]:
+                leader[v] = leader[min(found)]
+                if pool_time[v] < 0:
+                    pool_time[leader[v]] = -1
+        follower = np.flatnonzero(leader != np.arange(n))
+        follower = follower[np.argsort(leader[follower], kind="stable")]
+        resident = np.array([int(self.problem.resident[ops].sum()) for ops in nodes.ops], dtype=np.int64)
+        capacity = min(int(self.problem.capacity[self._accelerators].max()), int(resident.sum()))
+        parted = self.problem.slots > 1 and bool((np.bincount(group) > 1).any())
+        self._steps = max(1, min(_MOST_STEPS, _STATES // self.lattice.num_ideals)) if parted else 1
+        return {
+            "pool_time": pool_time,
+            "resident": resident,
+            "capacity": capacity,
+            "group": group,
+            "group_size": np.bincount(group).astype(np.int64),
+            "leader": leader,
+            "follower_ptr": np.searchsorted(leader[follower], np.arange(n + 1)).astype(np.int64),
+            "follower": follower,
+            "most_open": min(self.problem.slots - 1, 2),
+            "step": capacity // self._steps + 1,
+            "steps": self._steps,
+        }
+
     def _set_arrays(self) -> None:
-        p, nodes = self.problem, self.nodes
+        nodes = self.nodes
         n = len(nodes.ops)
         slot_time = np.array([
             -1 if (self._slot_time[ops] < 0).any() else int(self._slot_time[ops].sum()) for ops in nodes.ops
@@ -103,9 +148,6 @@ class FlowBound:
         tails = np.array([u for u, _ in nodes.edges], dtype=np.int64)
         self.arrays = FlowArrays(
             slot_time=slot_time,
-            pool_time=np.array(nodes.pool_time, dtype=np.int64),
-            resident=np.array([int(p.resident[ops].sum()) for ops in nodes.ops], dtype=np.int64),
-            capacity=int(p.capacity[self._accelerators].max()),
             io_time=np.array([int(self._io[t]) for _, _, t in nodes.tensors], dtype=np.int64),
             size=size,
             touch_ptr=touch_ptr,
@@ -113,16 +155,20 @@ class FlowBound:
             touch_producer=touch_role == 1,
             edge_ptr=np.searchsorted(tails, np.arange(n + 1)).astype(np.int64),
             edge_head=np.array([v for _, v in nodes.edges], dtype=np.int64),
+            **self._classes(),
         )
         a = self.arrays
         self._fast = np.where((a.slot_time < 0) | ((a.pool_time >= 0) & (a.pool_time < a.slot_time)), a.pool_time, a.slot_time)
         self._scale = max(1, int(np.maximum(a.slot_time, 0).sum()))
         self._ends = np.array(nodes.edges, dtype=np.int64).reshape(-1, 2)
         ideals = self.lattice.num_ideals
-        shape = ideals, self._num_slots + 1
+        held = self._steps**2 * (3 if self.problem.slots == 2 and (self.arrays.group_size > 1).any() else 1)
+        shape = ideals, self._num_slots + 1, held
         self._tables = SlotTables(
-            np.empty(shape, dtype=np.int64), np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int8)
-        )
+            np.empty(shape, dtype=np.int64), np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.int8),
+            np.zeros(shape, dtype=np.int16), np.zeros((ideals, 2), dtype=np.int64), np.zeros(ideals, dtype=np.int64),
+            np.zeros((ideals, held), dtype=np.int16), np.zeros(ideals, dtype=np.int64),
+        )  # fmt: skip
 
     # --- the bound -------------------------------------------------------------------------------------
 
@@ -257,15 +303,17 @@ class FlowBound:
             chunk = max(1, min(chunk * 4, int(chunk * _CHUNK_SECONDS / max(spent, 1e-9))))
             if row < self.lattice.num_ideals and stop():
                 return None
-        return min(int(self._tables.value[-1, -1]), limit)
+        return min(int(self._tables.value[-1, -1].min()), limit)
 
     def _units(self) -> NDArray[np.int64]:
         """Slot of every node in the program's placement, -1 for the pool; slots in order."""
         unit = np.full(len(self.nodes.ops), -1, dtype=np.int64)
         ideal, s = self.lattice.num_ideals - 1, self._num_slots
+        b = int(self._tables.value[ideal, s].argmin())
         slot = 0
         while ideal > 0:
-            below, choice = int(self._tables.back_ideal[ideal, s]), int(self._tables.back_choice[ideal, s])
+            below, choice = int(self._tables.back_ideal[ideal, s, b]), int(self._tables.back_choice[ideal, s, b])
+            b = int(self._tables.back_held[ideal, s, b])
             if choice == UNUSED:
                 s -= 1
                 continue
@@ -293,15 +341,44 @@ class FlowBound:
         enters = (units[ends[:, 0]] != units[ends[:, 1]]) | (units[ends[:, 1]] < 0)
         return np.concatenate([-duration, np.zeros(n), -duration[ends[:, 1]] * enters, [1.0]])
 
+    def _homes(self, units: NDArray[np.int64]) -> list[int]:
+        """Accelerator of every slot: those that share a class together, the fullest first, each where it fits most closely."""
+        a, p = self.arrays, self.problem
+        number = int(units.max(initial=-1)) + 1
+        joined = list(range(number))
+        first: dict[int, int] = {}
+        used = [0] * number
+        for group, unit, size in zip(a.group.tolist(), units.tolist(), a.resident.tolist(), strict=True):
+            if unit >= 0:
+                used[unit] += size
+                old, new = joined[unit], joined[first.setdefault(group, unit)]
+                joined = [new if label == old else label for label in joined]
+        parts: dict[int, list[int]] = {}
+        for unit, label in enumerate(joined):
+            parts.setdefault(label, []).append(unit)
+        free = [int(p.capacity[d]) for d in self._accelerators]
+        left = [p.slots] * len(free)
+        home = [0] * number
+        for units_of in sorted(parts.values(), key=lambda part: -sum(used[u] for u in part)):
+            size = sum(used[u] for u in units_of)
+            fitting = [i for i in range(len(free)) if left[i] >= len(units_of) and free[i] >= size]
+            at = min(fitting, key=lambda i: (free[i], i)) if fitting else max(range(len(free)), key=lambda i: (left[i], free[i]))
+            free[at] -= size
+            left[at] -= len(units_of)
+            for unit in units_of:
+                home[unit] = at
+        return home
+
     def _placement(self, units: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(device, slot) of every op; one that was left out goes to a neighbour."""
         p = self.problem
         device = np.full(p.num_ops, -1, dtype=np.int64)
         slot = np.zeros(p.num_ops, dtype=np.int64)
         pool = self._pools[0] if self._pools else self._accelerators[0]
+        home = self._homes(units)
         for ops, unit in zip(self.nodes.ops, units.tolist(), strict=True):
-            device[ops] = pool if unit < 0 else self._accelerators[unit // p.slots]
-            slot[ops] = 0 if unit < 0 else unit % p.slots
+            device[ops] = pool if unit < 0 else self._accelerators[home[unit]]
+            slot[ops] = 0 if unit < 0 else home[:unit].count(home[unit])  # in this order on every accelerator
         graph = self._graph
         for v in [v for v in p.topological_order.tolist() if device[v] < 0]:
             near = [u for u in (*graph.predecessors(v), *graph.successors(v)) if device[u] >= 0]

@@ -2,6 +2,11 @@
 
 f[s][I] = min( min over maximal v of I of  f[s][I - v] + phi_v compute[v, pool],
 min over ideals I' inside I of  f[s - 1][I'] + phi(I - I') duration(I - I') )
+
+Classes of colocation cross the border of an ideal where they have nodes on both sides. The state also says what is known of
+the slots that hold them: in steps of `step` bytes, what one of these slots takes at least, beside which the rest of its class
+has to fit on the same accelerator; and, where an accelerator has two slots, whether one slot holds all crossing classes
+(then who takes one of them later takes all) or several do (then nobody can take all).
 """
 
 from __future__ import annotations
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.ideals import LatticeArrays
+
+UNKNOWN, ONE, SEVERAL = range(3)
+"""How many slots hold the classes that cross the border of an ideal."""
 
 POOL, SLOT, UNUSED = range(3)
 """Last step of a state: an op of the pool, a slot, or a slot that stays empty."""
@@ -36,6 +44,14 @@ class FlowArrays(NamedTuple):
     touch_producer: NDArray[np.bool_]
     edge_ptr: NDArray[np.int64]  # (N + 1,) edges by their tail
     edge_head: NDArray[np.int64]  # (E,)
+    group: NDArray[np.int64]  # (N,) colocation class
+    group_size: NDArray[np.int64]  # (classes,) nodes
+    leader: NDArray[np.int64]  # (N,) the node that this one follows into the pool, itself where it follows none
+    follower_ptr: NDArray[np.int64]  # (N + 1,)
+    follower: NDArray[np.int64]
+    most_open: int  # sides, before and behind, on which a slot may part classes: 0 with one slot, 1 with two, else 2
+    step: int  # bytes
+    steps: int
 
 
 class Flow(NamedTuple):
@@ -50,36 +66,72 @@ class Flow(NamedTuple):
 class SlotTables(NamedTuple):
     """State of the program (I ideals, S slots)."""
 
-    value: NDArray[np.int64]  # (I, S + 1)
-    back_ideal: NDArray[np.int32]  # (I, S + 1)
-    back_choice: NDArray[np.int8]  # (I, S + 1)
+    value: NDArray[np.int64]  # (I, S + 1, K) where K counts holders (UNKNOWN without them) times steps times steps
+    back_ideal: NDArray[np.int32]  # (I, S + 1, K)
+    back_choice: NDArray[np.int8]  # (I, S + 1, K)
+    back_held: NDArray[np.int16]  # (I, S + 1, K)
+    crossing: NDArray[np.int64]  # (I, 2) first and last class with nodes inside and outside, -1 without one
+    num_crossing: NDArray[np.int64]  # (I,)
+    live: NDArray[np.int16]  # (I, K) states that can be reached
+    num_live: NDArray[np.int64]  # (I,)
 
 
 @numba.njit(cache=True, nogil=True)
 def _pool_steps(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTables, ideal: int, room: int) -> None:
-    """Let a maximal node of the ideal run in the pool."""
+    """Let a maximal node of the ideal run in the pool, with the nodes that follow it there."""
     row = tables.value[ideal]
     for e in range(lattice.child_ptr[ideal], lattice.child_ptr[ideal + 1]):
-        v, below = lattice.child_node[e], lattice.child_ideal[e]
-        if a.pool_time[v] < 0:
+        v = a.leader[lattice.child_node[e]]
+        first, last = a.follower_ptr[v], a.follower_ptr[v + 1]
+        if a.pool_time[v] < 0 or (last > first and lattice.child_node[e] != a.follower[last - 1]):
             continue
-        cost = flow.node[v] * a.pool_time[v]
-        for s in range(len(row)):
-            if tables.value[below, s] < NO_VALUE and tables.value[below, s] + cost < min(row[s], room):
-                row[s] = tables.value[below, s] + cost
-                tables.back_ideal[ideal, s] = below
-                tables.back_choice[ideal, s] = POOL
+        cost, below = np.int64(0), np.int64(ideal)
+        for i in range(last, first - 1, -1):  # the followers from behind, then the node itself
+            node, under = a.follower[i - 1] if i > first else v, np.int64(-1)
+            cost += flow.node[node] * a.pool_time[node]
+            for c in range(lattice.child_ptr[below], lattice.child_ptr[below + 1]):
+                if lattice.child_node[c] == node:
+                    under = np.int64(lattice.child_ideal[c])
+            below = under
+            if below < 0:
+                break
+        if below < 0:
+            continue
+        kept = last - first + 1 == a.group_size[a.group[v]]  # then the same classes cross
+        for s in range(row.shape[0]):
+            for i in range(tables.num_live[below]):
+                b = tables.live[below, i]
+                value, to = tables.value[below, s, b], b if kept else 0
+                if value < NO_VALUE and value + cost < min(row[s, to], room):
+                    row[s, to] = value + cost
+                    tables.back_ideal[ideal, s, to] = below
+                    tables.back_choice[ideal, s, to] = POOL
+                    tables.back_held[ideal, s, to] = b
 
 
 @numba.njit(cache=True, nogil=True)
 def _leave_unused(tables: SlotTables, ideal: int) -> None:
     """Let a slot stay empty where that is better."""
     row = tables.value[ideal]
-    for s in range(len(row) - 1):
-        if row[s] < row[s + 1]:
-            row[s + 1] = row[s]
-            tables.back_ideal[ideal, s + 1] = ideal
-            tables.back_choice[ideal, s + 1] = UNUSED
+    for s in range(row.shape[0] - 1):
+        for b in range(row.shape[1]):
+            if row[s, b] < row[s + 1, b]:
+                row[s + 1, b] = row[s, b]
+                tables.back_ideal[ideal, s + 1, b] = ideal
+                tables.back_choice[ideal, s + 1, b] = UNUSED
+                tables.back_held[ideal, s + 1, b] = b
+
+
+@numba.njit(cache=True, nogil=True)
+def _holders_after(holders: int, behind: int, count: int, before: int) -> int:
+    """How many slots hold the `count` crossing classes after a slot with `behind` of them; `before` crossed before it."""
+    if behind == count:
+        return ONE
+    if behind > 0:
+        return SEVERAL
+    if holders == ONE or count == 1:
+        return ONE
+    return holders if count == before else UNKNOWN
 
 
 @numba.njit(cache=True, nogil=True)
@@ -89,6 +141,12 @@ def fill_rows(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTab
     The way down from I to I' is one function on purpose: numba counts a reference to every array of a record at each call.
     """
     n, m, slots = len(a.resident), len(a.io_time), tables.value.shape[1] - 1
+    states, steps = tables.value.shape[2], a.steps
+    two_slots = states > steps * steps  # on every accelerator
+    within = np.zeros(len(a.group_size), dtype=np.int64)  # nodes of a class inside I
+    chosen = np.zeros(len(a.group_size), dtype=np.int64)  # nodes of a class inside S
+    ahead = np.zeros(n + 2, dtype=np.int64)  # classes of S with nodes inside I'
+    behind = np.zeros(n + 2, dtype=np.int64)  # classes of S with nodes outside I
     inside = np.zeros(m, dtype=np.int64)  # consumers inside S = I - I'
     holds = np.zeros(m, dtype=np.bool_)  # producer inside S
     at = np.zeros(n + 2, dtype=np.int64)  # ideal at each depth
@@ -100,9 +158,21 @@ def fill_rows(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTab
     visits = np.zeros(n + 2, dtype=np.int64)  # flow that visits S
     for ideal in range(first, last):
         row, bits = tables.value[ideal], lattice.bits[ideal]
-        row[:] = 0 if ideal == 0 else NO_VALUE
+        row[:] = NO_VALUE
+        tables.crossing[ideal], tables.num_crossing[ideal] = -1, 0
         if ideal == 0:
+            row[:, 0] = 0
+            tables.live[ideal, 0], tables.num_live[ideal] = 0, 1
             continue
+        within[:] = 0
+        for v in range(n):
+            if bits[v >> 6] >> np.uint64(v & 63) & np.uint64(1):
+                within[a.group[v]] += 1
+        low, high, count = np.int64(-1), np.int64(-1), np.int64(0)
+        for g in range(len(within)):
+            if 0 < within[g] < a.group_size[g]:
+                low, high, count = g if low < 0 else low, g, count + 1
+        tables.crossing[ideal, 0], tables.crossing[ideal, 1], tables.num_crossing[ideal] = low, high, count
         room = flow.limit - (flow.low[-1] - flow.low[ideal])  # what this prefix may cost
         _pool_steps(a, lattice, flow, tables, ideal, room)
         depth = 0
@@ -110,6 +180,7 @@ def fill_rows(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTab
         while depth >= 0:
             if edge[depth] == lattice.child_ptr[at[depth] + 1]:
                 if depth > 0:  # put the node back
+                    chosen[a.group[taken[depth]]] -= 1
                     for e in range(a.touch_ptr[taken[depth]], a.touch_ptr[taken[depth] + 1]):
                         if a.touch_producer[e]:
                             holds[a.touch_tensor[e]] = False
@@ -130,6 +201,13 @@ def fill_rows(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTab
             compute[d] = compute[depth] + a.slot_time[j]
             if visits[d] * compute[d] + flow.low[below] >= room:  # grows with the slot
                 continue
+            g = a.group[j]
+            behind[d] = behind[depth] + (1 if chosen[g] == 0 and within[g] < a.group_size[g] else 0)
+            if a.most_open == 0 and behind[d] > 0:  # it stays so
+                continue
+            ahead[d] = ahead[depth] + (1 if chosen[g] == 0 and within[g] > 1 else 0)
+            ahead[d] -= 1 if chosen[g] > 0 and chosen[g] + 1 == within[g] else 0
+            chosen[g] += 1
             used[d], moved[d] = used[depth] + a.resident[j], moved[depth]
             for e in range(a.touch_ptr[j], a.touch_ptr[j + 1]):
                 t = a.touch_tensor[e]
@@ -143,14 +221,44 @@ def fill_rows(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTab
                 if before != after:
                     moved[d] += a.io_time[t] if after else -a.io_time[t]
             cost = visits[d] * (compute[d] + moved[d])
-            for s in range(slots):  # close the slot
-                if tables.value[below, s] < NO_VALUE and tables.value[below, s] + cost < min(row[s + 1], room):
-                    row[s + 1] = tables.value[below, s] + cost
-                    tables.back_ideal[ideal, s + 1] = below
-                    tables.back_choice[ideal, s + 1] = SLOT
+            parts = (1 if ahead[d] > 0 else 0) + (1 if behind[d] > 0 else 0)
+            before_it, here = tables.num_crossing[below], used[d] // a.step
+            first, final = tables.crossing[below, 0], tables.crossing[below, 1]
+            opens_low, opens_high = low >= 0 and chosen[low] > 0, high >= 0 and chosen[high] > 0
+            for s in range(slots if parts <= a.most_open else 0):  # close the slot
+                for i in range(tables.num_live[below]):
+                    k = tables.live[below, i]
+                    value = tables.value[below, s, k]
+                    if value >= NO_VALUE or value + cost >= room:
+                        continue
+                    holders, first_step, last_step = k // (steps * steps), k // steps % steps, k % steps
+                    one = two_slots and holders == ONE
+                    if ahead[d] > 0:
+                        held = first_step if one or (first >= 0 and chosen[first] > 0) else 0
+                        held = max(held, last_step if one or (final >= 0 and chosen[final] > 0) else 0)
+                        if held * a.step + used[d] > a.capacity:
+                            continue
+                        if two_slots and (ahead[d] < before_it if one else holders == SEVERAL and ahead[d] == before_it):
+                            continue
+                    most = max(first_step, last_step) if one else 0
+                    at_low = here if opens_low else (first_step if low == first else (last_step if low == final else most))
+                    at_high = here if opens_high else (last_step if high == final else (first_step if high == first else most))
+                    to = at_low * steps + at_high
+                    if two_slots:
+                        to += steps * steps * _holders_after(holders, behind[d], count, before_it)
+                    if value + cost < row[s + 1, to]:
+                        row[s + 1, to] = value + cost
+                        tables.back_ideal[ideal, s + 1, to] = below
+                        tables.back_choice[ideal, s + 1, to] = SLOT
+                        tables.back_held[ideal, s + 1, to] = k
             taken[d], at[d], edge[d] = j, below, lattice.child_ptr[below]
             depth = d
         _leave_unused(tables, ideal)
+        tables.num_live[ideal] = 0
+        for k in range(states):
+            if row[-1, k] < NO_VALUE:  # the last column is the least
+                tables.live[ideal, tables.num_live[ideal]] = k
+                tables.num_live[ideal] += 1
 
 
 @numba.njit(cache=True, nogil=True)
