@@ -171,7 +171,9 @@ def fill_rows(a: FlowArrays, lattice: LatticeArrays, flow: Flow, tables: SlotTab
         low, high, count = np.int64(-1), np.int64(-1), np.int64(0)
         for g in range(len(within)):
             if 0 < within[g] < a.group_size[g]:
-                low, high, count = g if low < 0 else low, g, count + 1
+                low = np.int64(g) if low < 0 else low
+                high = np.int64(g)
+                count += 1
         tables.crossing[ideal, 0], tables.crossing[ideal, 1], tables.num_crossing[ideal] = low, high, count
         room = flow.limit - (flow.low[-1] - flow.low[ideal])  # what this prefix may cost
         _pool_steps(a, lattice, flow, tables, ideal, room)
