@@ -192,29 +192,30 @@ def large() -> Iterator[Job]:
     yield "OPT-30B, 64 + 64, published formula, repetends too", lambda: step_row(both, 40.0, 0.01)
 
 
-def models() -> Iterator[Job]:
-    """GPT, mT5 and Flava of results/pipeline, by roofline, with a bound over all plans of the space."""
-    path = HERE.parent / "pipeline" / "study.py"
-    spec = runpy.run_path(str(path), run_name="pipeline_study")
+def pipeline_models() -> Iterator[tuple[str, str, str]]:
+    """Yield name, source and cluster of every model and number of devices of results/pipeline."""
+    spec = runpy.run_path(str(HERE.parent / "pipeline" / "whole_models.py"), run_name="whole_models")
     for model in spec["MODELS"]:
         for devices in (4, 8, 16, 32):
-            source, cluster = spec["source_of"](model, devices), spec["cluster_of"](devices)
-            yield f"{model} {devices}", lambda s=source, c=cluster: step_row(
-                plan_problem(s, c, 128, schedules=("1f1b",), sharded=False), 30.0
-            )
+            yield f"{model} {devices}", spec["source_of"](model, devices), spec["cluster_of"](devices)
+
+
+def models() -> Iterator[Job]:
+    """GPT, mT5 and Flava of results/pipeline, by roofline, with a bound over all plans of the space."""
+    for name, source, cluster in pipeline_models():
+        yield name, lambda s=source, c=cluster: step_row(
+            plan_problem(s, c, 128, schedules=("1f1b",), sharded=False), 30.0
+        )
 
 
 def schedules() -> Iterator[Job]:
     """The same with interleaved and zero-bubble schedules, repetends and sharded states; the plan is simulated, too."""
-    path = HERE.parent / "pipeline" / "study.py"
-    spec = runpy.run_path(str(path), run_name="pipeline_study")
-
     def row(source: str, cluster: str) -> Row:
         problem = plan_problem(source, cluster, 128)
         solver = make_solver("plan-stages", "plan", tolerance=0.001)
         ensure(solver.kernels)
         with Clock() as clock:
-            result = run(problem, solver, Budget(30.0))
+            result = run(problem, solver, Budget(150.0))
         found = result.solution
         return {
             "seconds": result.seconds, "gap": result.gap, "status": result.status,
@@ -223,10 +224,8 @@ def schedules() -> Iterator[Job]:
             "wall": clock.wall, "cpu": clock.cpu, "plan": found.text() if found else result.message,
         }  # fmt: skip
 
-    for model in spec["MODELS"]:
-        for devices in (4, 8, 16, 32):
-            source, cluster = spec["source_of"](model, devices), spec["cluster_of"](devices)
-            yield f"{model} {devices}", lambda s=source, c=cluster: row(s, c)
+    for name, source, cluster in pipeline_models():
+        yield name, lambda s=source, c=cluster: row(s, c)
 
 
 def robust() -> Iterator[Job]:

@@ -55,6 +55,11 @@ class StageClass:
     groups: tuple[ReplicaGroup, ...]
     recompute: bool
 
+    @cached_property
+    def single(self) -> tuple[ReplicaGroup, ...]:
+        """One replica of each group."""
+        return tuple(replace(group, count=1) for group in self.groups)
+
 
 Table = dict[tuple[ReplicaGroup, bool], "NDArray[np.int64]"]
 """Spans of layers by (one replica, recomputation)."""
@@ -197,8 +202,7 @@ class BatchTables:
         return found
 
     def optimizer(self, group: ReplicaGroup, recompute: bool, shards: int) -> NDArray[np.int64]:
-        """Optimizer ticks of spans of layers."""
-        group = replace(group, count=1)
+        """Optimizer ticks of spans of layers on one replica."""
         if (group, shards) not in self._optimizer:
             costs = self.problem.costs
             load = Load(0, self.layers, self.micro_batch, 1, recompute, 1, shards)
@@ -380,13 +384,13 @@ class DegreeTables:
         return np.array([0, *(self.schedule.flight(most, most - k, self.rounds) for k in range(1, most + 1))], dtype=np.int64)
 
     def _joined(self, tables: Table, c: StageClass, join: object) -> NDArray[np.int64]:
-        found = [tables[replace(group, count=1), c.recompute] for group in c.groups]
+        found = [tables[one, c.recompute] for one in c.single]
         return found[0] if len(found) == 1 else join(*found)  # type: ignore[operator,no-any-return]
 
     def _closing(self, c: StageClass) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return what closes the step: all-reduce and optimizer, as one where the costs add them stage by stage."""
         sync = self.batch.all_reduce(c.groups, c.recompute, self.shards)
-        update = np.max([self.batch.optimizer(g, c.recompute, self.shards) for g in c.groups], axis=0)
+        update = np.max([self.batch.optimizer(one, c.recompute, self.shards) for one in c.single], axis=0)
         if not self.problem.costs.closing_apart:
             sync, update = sync + update, np.zeros_like(update)
         inside, chunks = self.batch.inside, self.schedule.chunks

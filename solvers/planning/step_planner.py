@@ -220,7 +220,7 @@ class _Front:
         """Run the kernel for periods from..to, in a thread where it may take long."""
         self.tracker.count()
         arrays = tables.arrays_of(stages)
-        if tables.last_labels < FEW_LABELS:
+        if len(self.problem.pools) == 1 or tables.last_labels < FEW_LABELS:
             found: tuple[NDArray[np.int64], int, int] = search_period(arrays, *periods, cutoff)
         else:
             found = call_interruptibly(lambda: search_period(arrays, *periods, cutoff))

@@ -81,7 +81,7 @@ def test_tables_of_spans_are_those_of_scalars(form):
     room, size = pools[0].memory, problem.micro_batches[-1]
     tables, group = BatchTables(problem.replace(forms=FORMS), size, {}), ReplicaGroup(pools[0].kind, 2, 2, form)
     one = ReplicaGroup(group.kind, 2, 1, form)
-    update, sync = tables.optimizer(group, False, 2), tables.all_reduce((group,), False, 2)
+    update, sync = tables.optimizer(one, False, 2), tables.all_reduce((group,), False, 2)
     fitting = tables.flight(1, 2)[one, False]
     for first in range(costs.num_layers):
         for last in range(first + 1, costs.num_layers + 1):
