@@ -206,6 +206,7 @@ def plan_errors(source: Source) -> list[str]:
     same, mixed = ([row for row in source.rows("plans/opt350.csv") if ("V100, 60 s" in row["name"]) == wanted
                     and not row["name"].endswith(", 5 s")] for wanted in (False, True))  # fmt: skip
     models = source.rows("plans/models.csv")
+    wide, random = source.rows("plans/schedules.csv"), source.rows("plans/random.csv")
     large = [row for row in source.rows("plans/large.csv") if row["seconds"]]
     return table(["claim", "others (printed, or run here)", "here", "stage"], [
         [f"step time of {len(errors(source))} measured plans, odd ones kept",
@@ -223,6 +224,13 @@ def plan_errors(source: Source) -> list[str]:
         *([row["name"], "-", f"gap {percent(float(row['gap']))}, {seconds(float(row['cpu']))} CPU s", "`large`"] for row in large),
         ["GPT, mT5, Flava on 4 to 32 V100", "-",
          f"{sum(row['status'] == 'optimal' for row in models)} of {len(models)} proved best of the space searched", "`models`"],
+        ["the same with interleaved, zero-bubble and repetend schedules, sharded states", "-",
+         f"{sum(float(row['gap'] or 1) <= 0.001 for row in wide)} of {len(wide)} within 0.1 % of the bound, "
+         f"{span(floats(wide, 'cpu'), seconds)} CPU s", "`schedules`"],
+        ["tiny random problems with some of everything", "brute force over all plans",
+         f"{int(sum(floats(random, 'problems')))} problems, {int(sum(floats(random, 'plans')))} plans: "
+         f"{int(sum(floats(random, 'search_differs')))} values or bounds and {int(sum(floats(random, 'judge_differs')))} prices "
+         "differ", "`random`"],
         ["GPT-2 exported, 2 stages x 2 replicas on gloo", "losses of one process",
          f"equal to {float(source.row('plans/gpt2.csv')['largest_difference']):.1e} in three steps", "`gpt2`"],
     ])  # fmt: skip
