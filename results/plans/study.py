@@ -204,7 +204,7 @@ def models() -> Iterator[Job]:
     """GPT, mT5 and Flava of results/pipeline, by roofline, with a bound over all plans of the space."""
     for name, source, cluster in pipeline_models():
         yield name, lambda s=source, c=cluster: step_row(
-            plan_problem(s, c, 128, schedules=("1f1b",), sharded=False), 30.0
+            plan_problem(s, c, 128, schedules=("1f1b",), sharded=False), 150.0
         )
 
 
