@@ -69,8 +69,8 @@ GROUPS = {
         ),
         KernelGroup(
             "policies", tuple(f"solvers.policy.{name}" for name in (
-                "group_and_place", "select_and_place", "guides", "message_passing")),
-            _FIRST + "policies", 22.0, _MAKESPAN,
+                "group_and_place", "select_and_place", "guides", "message_passing", "placing_steps")),
+            _FIRST + "policies", 30.0, _MAKESPAN,
         ),
         KernelGroup("period", ("period.loads",), _FIRST + "period", 5.0, _PERIOD),
         KernelGroup("period-dp", ("solvers.exact.period_dp", "model.ideals"), _FIRST + "period_dp", 6.0, _PERIOD),

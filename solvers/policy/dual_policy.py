@@ -2,11 +2,12 @@
 
 Log-linear policies with a small hidden layer, which sees what message passing says of the graph, take the place of Doppler's
 graph networks: stage I imitates a teacher (maximum likelihood), stage II is policy gradient on the simulator, stage III on a real
-system (`measure`). The policy *starts as* a heuristic, or as what was learned on other graphs (`pretrained`), so what it returns
-is never worse than its first episode and its teacher's placement.
+system (`measure`). The policy *starts as* a heuristic, so what it returns is
+never worse than its first episode and its teacher's placement.
 
 A part of the budget is spent on whole episodes. The rest goes to local steps: the same policy places a window of ops around
-a critical op anew, the others stay, and it learns from whether that helped (see `local_steps`).
+a critical op anew, the others stay, and it learns from whether that helped (see `local_steps`). Where transfers do not contend, a
+part of these are placing steps, whose policy was learned on other graphs (see `placing_steps`).
 
 References
 ----------
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -33,6 +33,9 @@ from placeopt.solvers.policy.episodes import Episodes, OrderedProblem
 from placeopt.solvers.policy.guides import Incumbent
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, Samples, spent
 from placeopt.solvers.policy.local_steps import Chain, WindowChoice
+from placeopt.solvers.policy.placing_search import walk_on
+from placeopt.solvers.policy.step_policy import GraphView, StepPolicyModel, pretrained
+from placeopt.solvers.policy.zero_shot import StepWalk, walkable
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -44,10 +47,7 @@ if TYPE_CHECKING:
     from placeopt.model.problem import PlacementProblem
     from placeopt.solving.tracker import Tracker
 
-PRETRAINED = {part: Path(__file__).resolve().parent / f"pretrained_{part}.json" for part in ("episodes", "rewriting")}
-"""What was learned on families of generated graphs, for whole episodes and for local steps: see results/policy/pretrain.py."""
-
-STARTS = ("pretrained", "critical-path", "eft", "scratch")
+STARTS = ("critical-path", "eft", "scratch")
 """What whole episodes may begin as."""
 
 MEASURED_BATCH = 8
@@ -80,11 +80,13 @@ class DualPolicy(LearnedPlacer):
     name: ClassVar[str] = "dual-policy"
 
     start: str = option(
-        "pretrained", choices=STARTS, meaning="policy to begin with: learned on other graphs, or a heuristic (eft: HEFT)"
+        "critical-path", choices=STARTS, meaning="heuristic that whole episodes begin as (eft: HEFT)"
     )
-    rewriting: str = option(
-        "heuristic", choices=("heuristic", "pretrained"), meaning="policy of local steps to begin with"
+    placing: float = option(0.1, low=0, high=1, meaning="share of the local steps that are placing steps, at the end")
+    steps: str = option(
+        "pretrained", choices=("pretrained", "untrained"), meaning="policy of placing steps: learned on other graphs, or none"
     )
+    step_rate: float = option(0.1, low=0, meaning="step of the preferences for kinds of placing steps, learned on the way")
     hidden: int = option(8, low=0, meaning="width of the hidden layers; 0: scores are linear in the features")
     imitation: int = option(60, low=0, meaning="gradient steps of stage I")
     learn: str = option("both", choices=tuple(FROZEN), meaning="which of the two policies learns; the other stays greedy")
@@ -150,15 +152,11 @@ class DualPolicy(LearnedPlacer):
         """Return the policy that training starts from."""
         if self.policy:
             return DualPolicyModel.load(self.policy)
-        if self.start == "pretrained":
-            return DualPolicyModel.load(PRETRAINED["episodes"])
         return DualPolicyModel.heuristic(self.start)
 
-    def rewriting_model(self) -> DualPolicyModel:
-        """Return the policy that local steps start from."""
-        if self.rewriting == "pretrained":
-            return DualPolicyModel.load(PRETRAINED["rewriting"])
-        return DualPolicyModel.heuristic("rewriting")
+    def step_model(self) -> StepPolicyModel:
+        """Return the policy of placing steps."""
+        return pretrained() if self.steps == "pretrained" else StepPolicyModel.untrained()
 
     def improve(self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Take steps on whole episodes, then local ones, until the budget is spent."""
@@ -166,9 +164,13 @@ class DualPolicy(LearnedPlacer):
             temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
             samples = policy.sample(self.batch_size(tracker), temperature)
             policy.learn(samples, self.value(samples, problem, tracker), temperature)
+        place = self.placing > 0 and self.local > 0 and self.measure is None and walkable(problem)
         if not tracker.stop():
-            rewriter = DualLearner(policy.ordered, self.rewriting_model(), self, policy.rng, residual=False)
-            self._walk(rewriter, self._chains(policy, problem, tracker), problem, tracker)
+            rewriter = DualLearner(policy.ordered, DualPolicyModel.heuristic("rewriting"), self, policy.rng, residual=False)
+            until = 1 - self.local * self.placing if place else 1.0
+            self._walk(rewriter, self._chains(policy, problem, tracker), problem, tracker, until)
+        if place and not tracker.stop():
+            walk_on(StepWalk(problem, GraphView.of(policy.ordered)), self.step_model(), tracker, policy.rng, self.step_rate)
 
     def _chains(self, learner: DualLearner, problem: PlacementProblem, tracker: Tracker[Placement]) -> list[Chain]:
         """Return a walk from the best own episode; where the teacher is still ahead, from its placement and the first episode."""
@@ -188,12 +190,12 @@ class DualPolicy(LearnedPlacer):
         return Chain(graph, Incumbent.of(graph, value, rows.device[0], rows.rank[0]), choice, self.heat)
 
     def _walk(
-        self, learner: DualLearner, chains: list[Chain], problem: PlacementProblem, tracker: Tracker[Placement]
+        self, learner: DualLearner, chains: list[Chain], problem: PlacementProblem, tracker: Tracker[Placement], until: float
     ) -> None:
-        """Take local steps, one chain after the other, until the budget is spent."""
+        """Take local steps, one chain after the other, until a share of the budget is spent."""
         began, turn, settling = spent(tracker), 0, False
-        while not tracker.stop():
-            progress = (spent(tracker) - began) / max(1e-9, 1 - began)
+        while not tracker.stop() and spent(tracker) < until:
+            progress = (spent(tracker) - began) / max(1e-9, until - began)
             if progress > APART:
                 chains = [min(chains, key=lambda chain: chain.best)]
             if progress > SETTLED and not settling and tracker.solution is not None and tracker.value is not None:

@@ -28,7 +28,7 @@ from placeopt.solvers.policy.episode_arrays import Plc, Sel
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.solvers.policy.episode_arrays import Gradient, Graph, Guide, Rows, State, Weights
+    from placeopt.solvers.policy.episode_arrays import Floats, Gradient, Graph, Guide, Rows, State, Weights
 
 
 NUM_SEL, NUM_PLC = len(Sel), len(Plc)
@@ -37,6 +37,40 @@ SAMPLE, GREEDY, REPLAY = 0, 1, 2
 
 _inlined = njit(cache=True, nogil=True, inline="always")
 """For helpers of an episode: passing the tuples to a call would copy a hundred words each time."""
+
+
+@_inlined
+def _hidden_score(
+    features: Floats, linear: Floats, inside: Floats, context: Floats, out: Floats, hidden: Floats
+) -> float:
+    """Return the score of some features, linear and by the hidden layer, whose sums are kept in `hidden`."""
+    score = 0.0
+    for h in range(out.shape[0]):
+        hidden[h] = context[h]
+    for f in range(linear.shape[0]):
+        score += linear[f] * features[f]
+        if features[f] != 0.0:
+            for h in range(out.shape[0]):
+                hidden[h] += inside[f, h] * features[f]
+    for h in range(out.shape[0]):
+        score += out[h] * max(0.0, hidden[h])
+    return score
+
+
+@_inlined
+def _credit_features(
+    pull: float, features: Floats, back: Floats, out: Floats, linear: Floats, inside: Floats, context: Floats, slope: Floats
+) -> None:
+    """Add what pulls on a score to the gradients of its weights; `back` has the sums of the hidden layer, and is used up."""
+    for h in range(out.shape[0]):
+        slope[h] += pull * max(0.0, back[h])
+        back[h] = pull * out[h] if back[h] > 0 else 0.0
+        context[h] += back[h]
+    for f in range(linear.shape[0]):
+        if features[f] != 0.0:
+            linear[f] += pull * features[f]
+            for h in range(out.shape[0]):
+                inside[f, h] += back[h] * features[f]
 
 
 @_inlined
@@ -52,17 +86,9 @@ def _enter(graph: Graph, guide: Guide, policy: Weights, state: State, op: int, k
     features[Sel.TAIL] = guide.tail[op]
     features[Sel.PLACE] = guide.place[op]
     features[Sel.KEPT] = 1.0 if kept else 0.0
-    score = 0.0
-    for f in range(NUM_SEL):
-        score += policy.sel[f] * features[f]
-    hidden = state.sel_hidden[op]
-    for h in range(policy.sel_out.shape[0]):
-        hidden[h] = policy.sel_context[op, h]
-    for f in range(NUM_SEL):
-        for h in range(policy.sel_out.shape[0]):
-            hidden[h] += policy.sel_inside[f, h] * features[f]
-    for h in range(policy.sel_out.shape[0]):
-        score += policy.sel_out[h] * max(0.0, hidden[h])
+    score = _hidden_score(
+        features, policy.sel, policy.sel_inside, policy.sel_context[op], policy.sel_out, state.sel_hidden[op]
+    )
     if policy.sel_residual.shape[0] > 0:
         score += policy.sel_residual[op]
     state.entered[op] = True
@@ -77,17 +103,10 @@ def _credit_op(policy: Weights, gradient: Gradient, state: State, op: int) -> No
     """Take what pulls on the score of an op back to the parameters."""
     pull = state.pull_on_score[op]
     if pull != 0.0:
-        features = state.features[op]
-        for f in range(NUM_SEL):
-            gradient.sel[f] += pull * features[f]
-        back = state.sel_hidden[op]
-        for h in range(policy.sel_out.shape[0]):
-            gradient.sel_out[h] += pull * max(0.0, back[h])
-            back[h] = pull * policy.sel_out[h] if back[h] > 0 else 0.0
-            gradient.sel_context[op, h] += back[h]
-        for f in range(NUM_SEL):
-            for h in range(policy.sel_out.shape[0]):
-                gradient.sel_inside[f, h] += back[h] * features[f]
+        _credit_features(
+            pull, state.features[op], state.sel_hidden[op], policy.sel_out, gradient.sel, gradient.sel_inside,
+            gradient.sel_context[op], gradient.sel_out,
+        )  # fmt: skip
         if policy.sel_residual.shape[0] > 0:
             gradient.sel_residual[op] += pull
 
@@ -242,19 +261,9 @@ def _score_devices(policy: Weights, state: State, v: int) -> int:
     for d in range(state.candidate.shape[0]):
         state.mass_on[d] = 0.0
         if state.candidate[d]:
-            features = state.plc[d]
-            score = 0.0
-            for f in range(NUM_PLC):
-                score += policy.plc[f] * features[f]
-            hidden = state.plc_hidden[d]
-            for h in range(policy.plc_out.shape[0]):
-                hidden[h] = policy.plc_context[v, h]
-            for f in range(NUM_PLC):
-                if features[f] != 0.0:
-                    for h in range(policy.plc_out.shape[0]):
-                        hidden[h] += policy.plc_inside[f, h] * features[f]
-            for h in range(policy.plc_out.shape[0]):
-                score += policy.plc_out[h] * max(0.0, hidden[h])
+            score = _hidden_score(
+                state.plc[d], policy.plc, policy.plc_inside, policy.plc_context[v], policy.plc_out, state.plc_hidden[d]
+            )
             if policy.plc_residual.shape[0] > 0:
                 score += policy.plc_residual[v, d]
             state.mass_on[d] = score / policy.temperature
@@ -266,18 +275,10 @@ def _score_devices(policy: Weights, state: State, v: int) -> int:
 @_inlined
 def _credit_device(policy: Weights, gradient: Gradient, state: State, v: int, d: int, pull: float) -> None:
     """Take what pulls on the score of op v on device d back to the parameters."""
-    features = state.plc[d]
-    for f in range(NUM_PLC):
-        gradient.plc[f] += pull * features[f]
-    back = state.plc_hidden[d]
-    for h in range(policy.plc_out.shape[0]):
-        gradient.plc_out[h] += pull * max(0.0, back[h])
-        back[h] = pull * policy.plc_out[h] if back[h] > 0 else 0.0
-        gradient.plc_context[v, h] += back[h]
-    for f in range(NUM_PLC):
-        if features[f] != 0.0:
-            for h in range(policy.plc_out.shape[0]):
-                gradient.plc_inside[f, h] += back[h] * features[f]
+    _credit_features(
+        pull, state.plc[d], state.plc_hidden[d], policy.plc_out, gradient.plc, gradient.plc_inside, gradient.plc_context[v],
+        gradient.plc_out,
+    )  # fmt: skip
     if policy.plc_residual.shape[0] > 0:
         gradient.plc_residual[v, d] += pull
 

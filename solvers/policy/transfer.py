@@ -2,8 +2,7 @@
 
 The policy has no residual, and its features are scaled, so that the same weights mean the same on graphs of any size and on
 any number of devices. Every step rolls out episodes on each graph and adds up the graphs' policy gradients of the mean logarithm of
-the makespan, which has no unit; placements of teachers are imitated besides. The policy of local steps is trained on walks:
-it repeats what improved an incumbent.
+the makespan, which has no unit; placements of teachers are imitated besides. Placing steps are trained in `step_training`.
 
 The question is that of Placeto and GiPH: does what was learned on some graphs help on graphs that were not seen?
 
@@ -25,12 +24,10 @@ from placeopt.model.errors import InputError
 from placeopt.solvers.policy import select_and_place
 from placeopt.solvers.policy.advantages import relative_advantage
 from placeopt.solvers.policy.dual_learner import DualLearner, teaching_order
-from placeopt.solvers.policy.dual_policy import WINDOW_RATE, DualPolicy
+from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.policy.dual_policy_file import ARRAYS, DualPolicyModel
 from placeopt.solvers.policy.episodes import Episodes, OrderedProblem, roll, weights_of
-from placeopt.solvers.policy.guides import Incumbent
 from placeopt.solvers.policy.learned_placer import draw_seeds
-from placeopt.solvers.policy.local_steps import Chain, WindowChoice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,10 +37,6 @@ if TYPE_CHECKING:
 
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-
-WALK = 25
-"""Local steps after which a walk in training begins anew."""
-
 
 class Episode(NamedTuple):
     """The best of some episodes."""
@@ -97,50 +90,6 @@ def train_policy(
     return learners[0].model(_note(problems, f"{steps} steps of {batch} episodes each", seed))
 
 
-def train_rewriting(
-    problems: Sequence[PlacementProblem],
-    *,
-    seed: int,
-    model: DualPolicyModel | None = None,
-    steps: int = 200,
-    batch: int = 32,
-    learning_rate: float = 0.1,
-) -> DualPolicyModel:
-    """Return a policy of local steps, trained on walks that begin at episodes of the critical-path policy, at random.
-
-    Parameters
-    ----------
-    model : the policy to start from; by default the heuristic one.
-    steps, batch : gradient steps, and local steps per problem in each.
-
-    Raises
-    ------
-    InputError
-        If there are no problems.
-    """
-    learners = _learners(problems, model or DualPolicyModel.heuristic("rewriting"), seed, learning_rate)
-    temperature = learners[0].config.local_temperature
-    start = DualPolicyModel.heuristic("critical-path")
-    choices = [WindowChoice(problem.num_ops, WINDOW_RATE) for problem in problems]
-    chains: list[Chain] = []
-    for step in range(steps):
-        if step % WALK == 0:
-            chains = [_walk_from(learner, start, choice) for learner, choice in zip(learners, choices, strict=True)]
-        gradients = []
-        for learner, chain in zip(learners, chains, strict=True):
-            windows, drawn = chain.windows(learner.rng, batch)
-            moves = learner.rewrite(chain.incumbent, windows, temperature)
-            values = evaluate_batch(learner.ordered.problem, moves.devices, moves.ranks, "priority")
-            now = chain.incumbent.value
-            gain = np.where(values < now, now - np.minimum(values, now), 0) / now
-            if gain.any():
-                gradients.append(learner.gradient(learner.weights(temperature), moves, gain / gain.sum(), everywhere=True))
-            chain.move(moves, values, drawn, chain.heat, learner.rng)
-        if gradients:
-            _ascend(learners, gradients, 1 - 0.9 * step / steps)
-    return learners[0].model(_note(problems, f"{steps} steps of {batch} local steps each", seed))
-
-
 def _learners(
     problems: Sequence[PlacementProblem], first: DualPolicyModel, seed: int, learning_rate: float
 ) -> list[DualLearner]:
@@ -153,15 +102,6 @@ def _learners(
     for learner in learners:
         learner.parameters = learners[0].parameters
     return learners
-
-
-def _walk_from(learner: DualLearner, start: DualPolicyModel, choice: WindowChoice) -> Chain:
-    """Return a walk from an episode of a policy, drawn at random."""
-    ordered = learner.ordered
-    episode = roll(ordered, weights_of(start, ordered, temperature=2.0), draw_seeds(learner.rng, 1))
-    value = int(evaluate_batch(ordered.problem, episode.devices, episode.ranks, "priority")[0])
-    incumbent = Incumbent.of(ordered.graph, value, episode.rows.device[0], episode.rows.rank[0])
-    return Chain(ordered.graph, incumbent, choice, 0.01)
 
 
 def _ascend(learners: list[DualLearner], gradients: list[dict[str, Any]], share: float) -> None:

@@ -15,7 +15,7 @@ from placeopt.solvers.policy.dual_learner import DualLearner, residual_groups, t
 from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.policy.dual_policy_file import DualPolicyModel
 from placeopt.solvers.policy.episodes import Episodes, OrderedProblem, roll, score_functions, weights_of
-from placeopt.solvers.policy.transfer import apply_policy, train_policy, train_rewriting
+from placeopt.solvers.policy.transfer import apply_policy, train_policy
 from placeopt.solving.registry import make_solver
 
 
@@ -91,15 +91,6 @@ def test_groups_share_their_scores(graphs):
     together, single = (learner.named(total)["plc_residual"] for learner in (shared, alone))
     for group in range(label.max() + 1):
         assert together[group] == pytest.approx(single[label == group].sum(axis=0))
-
-
-def test_training_of_local_steps(graphs):
-    """The same seed gives the same policy, which has learned something and says of what."""
-    model = train_rewriting(graphs, seed=1, steps=8, batch=16)
-    again = train_rewriting(graphs, seed=1, steps=8, batch=16)
-    assert model.plc.tolist() == again.plc.tolist()
-    assert model.plc.tolist() != DualPolicyModel.heuristic("rewriting").plc.tolist()
-    assert graphs[0].name in model.provenance[-1]
 
 
 def test_teachers_are_imitated(graphs):
