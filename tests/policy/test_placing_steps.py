@@ -10,11 +10,10 @@ from placeopt.api import load
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused
-from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.policy.placing_steps import Kind, Place
 from placeopt.solvers.policy.step_arrays import NEVER
 from placeopt.solvers.policy.step_policy import PRETRAINED, TABLES, WHOLE, StepPolicyModel, pretrained
-from placeopt.solvers.policy.step_training import LEARNED, decoded, evolve, learn_steps
+from placeopt.solvers.policy.step_training import EVENED, LEARNED, decoded, evolve, learn_steps
 from placeopt.solvers.policy.zero_shot import StepWalk, ZeroShot, walkable
 from placeopt.solving.registry import make_solver
 
@@ -53,7 +52,7 @@ def test_values_are_those_of_the_evaluator():
             walk.run(random_model(1), steps=150, rate=0.2)
             assert evaluate(problem, walk.best(), "planned").makespan == walk.best_value <= first
             count += 1
-    assert count >= 8
+    assert count >= 6
 
 
 @pytest.mark.interpreted
@@ -134,7 +133,8 @@ def test_a_run_repeats_and_is_never_above_its_seed():
 
 def test_contention_is_refused():
     """Steps do not decode channels."""
-    problem = PlacementProblem.from_edges([[1, 1], [1, 1]], [(0, 1, 1)], contention="source")
+    problem = random_problem(np.random.default_rng(3), contention="source")
+    assert problem.num_channels > 0
     with pytest.raises(Refused):
         StepWalk(problem)
 
@@ -147,7 +147,7 @@ def test_training_repeats_and_says_what_it_changed():
     assert one.vector.tolist() == two.vector.tolist()
     assert np.mean([decoded(g, one, 0) for g in graphs]) <= np.mean([decoded(g, first, 0) for g in graphs])
     later = learn_steps(one, graphs, rounds=3, seed=0, batch=3)
-    assert all((later.tables[name] != one.tables[name]).any() for name in LEARNED)
+    assert all((later.tables[name] != one.tables[name]).any() for name in LEARNED if name not in EVENED)
     assert all((later.tables[name] == one.tables[name]).all() for name in TABLES if name not in LEARNED)
     for train in (lambda: evolve(first, [], decoded, generations=1, seed=0), lambda: learn_steps(first, [], rounds=1, seed=0)):
         with pytest.raises(InputError, match="at least one graph"):
@@ -164,8 +164,8 @@ def test_policy_files_come_back_and_wrong_ones_are_refused(tmp_path):
         path.write_text(text.replace(old, new))
         with pytest.raises(InputError, match=r"steps\.json"):
             StepPolicyModel.load(path)
-    with pytest.raises(InputError, match="place must be"):
-        StepPolicyModel({"place": np.zeros((len(Place), len(WHOLE) + 1))})
+    with pytest.raises(InputError, match="order must be"):
+        StepPolicyModel({"order": np.zeros((len(Place), len(WHOLE) + 1))})
 
 
 def test_the_pretrained_policy_says_how_it_was_made():
