@@ -412,6 +412,7 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
         "## HSDAG's and Liu's workloads, simulated on our cost model", "",
         *published_lines(parts["published"]), "",
         "## Episodes per second, one thread", "",
+        "Beside it, on the other core, ran a training at the lowest priority.", "",
         *table(parts["throughput"], ["graph", "ops", "edges", "case", "episodes_per_second"]), "",
         *throughput_lines(parts["throughput"]), "",
         "## Where it falls short", "",
