@@ -61,9 +61,9 @@ BESIDE = " (other work beside it)"
 """What is said of the times: empty for a quiet machine."""
 
 VERDICT = """\
-Asked were 70 % in at most 50 ms: not reached. Most of the gain comes from the steps and their seeds, little from training, and annealing
-with two kinds of moves is ahead of both policies; the pretrained greedy pass is worse than the untrained one on these families. The best
-of 64 runs was not compared with a portfolio. The values of the heuristics are from an earlier run on a quiet machine."""
+Asked were 70 % in at most 50 ms: not reached. Most of the gain comes from the steps and their seeds, little from training, and
+annealing with two kinds of moves is ahead of both policies; the pretrained greedy pass is worse than the untrained one on these
+families. The best of 64 runs was not compared with a portfolio. The heuristics' values are from an earlier run."""
 """What is to be said of the recorded tables; change it with them."""
 
 KNOWN = ("best_list", "edge_zeroing", "best_heuristic", "bound")
