@@ -1,6 +1,19 @@
 """`python -m placeopt` is the command line."""
 
-from placeopt.cli import command
+import os
+import signal
+from types import FrameType
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """End with one line while the command line is still being imported."""
+    os.write(2, b"placeopt: error: interrupted\n")
+    os._exit(128 + number)
+
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    from placeopt.cli import command
+
     command()
