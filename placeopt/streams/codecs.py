@@ -146,7 +146,7 @@ def _decode_episode(body: Body) -> Episode:
 def _decode_policy(body: Body) -> DegreePolicy:
     order = body.optional_integers("order")
     weights = _numbers(body, "weights") if body.has("weights") else None
-    numbers = {key: body.number(key, getattr(DegreePolicy, key)) for key in ("fragmentation", "terminal", "temperature")}
+    numbers = {key: body.number(key, getattr(DegreePolicy, key)) for key in ("fragmentation", "terminal", "discount", "explore")}
     counts = {key: body.integer(key, getattr(DegreePolicy, key)) for key in ("degree", "samples", "depth")}
     return DegreePolicy(body.text("name"), order=order, weights=weights, **numbers, **counts)  # type: ignore[arg-type]
 

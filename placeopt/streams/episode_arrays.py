@@ -9,18 +9,16 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Features of an action of the log-linear policy: two of the action, one group per degree, then those of its placement.
-ORDER_PLACE, REFUSES, DEGREE_FEATURES = range(3)
-IS_DEGREE, JOB_SIZE, TIGHTNESS, FILL, FILL_SQUARED = range(5)
-NUM_DEGREE_GROUPS = 5
-LOST_ROOM, AREA, WASTE, FREE_AHEAD, HALVES_AHEAD, QUARTERS_AHEAD = range(6)
-NUM_AHEAD = 3  # features of one look ahead: FREE_AHEAD, HALVES_AHEAD and QUARTERS_AHEAD
-LOOKS_AHEAD = (1, 4)  # mean gaps between arrivals
+LOOKS_AHEAD = (*range(1, 21), 25, 30, 37)
+"""Mean gaps between arrivals at which the free servers are counted: jobs of up to 37 gaps are seen to their end."""
+
+PACKED_AHEAD = (1, 2, 3, 4, 5, 6, 8, 10)
+"""Mean gaps at which the blocks that fit side by side are counted, too."""
 
 
 def num_features(num_degrees: int) -> int:
-    """Return the number of features of an action of the log-linear policy."""
-    return DEGREE_FEATURES + NUM_DEGREE_GROUPS * num_degrees + FREE_AHEAD + NUM_AHEAD * len(LOOKS_AHEAD)
+    """Return the number of features of a cluster: free servers at each look, and packable ones for each larger degree."""
+    return len(LOOKS_AHEAD) + len(PACKED_AHEAD) * (num_degrees - 1)
 
 
 class JobArrays(NamedTuple):
@@ -33,6 +31,7 @@ class JobArrays(NamedTuple):
     size_ptr: NDArray[np.int64]  # blocks: see topology.Blocks
     server_ptr: NDArray[np.int64]
     server: NDArray[np.int64]
+    block_mask: NDArray[np.uint64]  # (blocks, words) servers of each block as bits
     whole: bool  # True: the job takes one block of `degree` servers ("uniform" rule)
     memory: float  # bytes of a server
     op_ptr: NDArray[np.int64]  # (M + 1,) ops of each model in placing order
@@ -65,9 +64,15 @@ class PolicyArrays(NamedTuple):
     pool_deadline: NDArray[np.int64]  # (P,) ticks
     pool_gap: NDArray[np.int64]  # (P,) ticks between arrivals
     terminal: float  # rollout: price of a server-tick of work left when a future ends
-    gap: float  # log-linear: mean ticks between arrivals
-    weights: NDArray[np.float64]  # log-linear: (F,)
-    temperature: float  # log-linear: 0 takes the best action, 1 samples
+    gap: float  # value network: mean ticks between arrivals
+    looks: NDArray[np.int64]  # mean gaps at which clusters are described: LOOKS_AHEAD
+    packed_looks: NDArray[np.int64]  # PACKED_AHEAD
+    explore: float  # probability of a random choice
+    discount: float  # value network: of a job that completes one arrival later
+    linear: NDArray[np.float64]  # value network: (F,) weights of the features themselves
+    output: NDArray[np.float64]  # (H,) weights of the hidden units
+    bias: NDArray[np.float64]  # (H,)
+    hidden: NDArray[np.float64]  # (H, F)
 
 
 class Arrival(NamedTuple):
@@ -85,10 +90,12 @@ class Scratch(NamedTuple):
     free: NDArray[np.bool_]  # (S,)
     held: NDArray[np.bool_]  # (S,) servers of the placement that was chosen
     trial: NDArray[np.bool_]  # (S,) servers of the placement being tried
-    room: NDArray[np.bool_]  # (S,) servers not yet packed
+    open: NDArray[np.uint64]  # (words,) servers that will be free, as bits
+    room: NDArray[np.uint64]  # (words,) those of them not yet packed
+    feature: NDArray[np.float64]  # (F,)
     op_servers: NDArray[np.int64]  # (max ops, max degree)
     memory: NDArray[np.float64]  # (S,) bytes left
-    future: NDArray[np.int64]  # (S,) when each is free again in a rollout
+    future: NDArray[np.int64]  # (S,) when each is free again, if a choice is made
 
 
 def make_scratch(jobs: JobArrays, num_servers: int) -> Scratch:
@@ -97,7 +104,9 @@ def make_scratch(jobs: JobArrays, num_servers: int) -> Scratch:
         np.zeros(num_servers, np.bool_),
         np.zeros(num_servers, np.bool_),
         np.zeros(num_servers, np.bool_),
-        np.zeros(num_servers, np.bool_),
+        np.zeros(jobs.block_mask.shape[1], np.uint64),
+        np.zeros(jobs.block_mask.shape[1], np.uint64),
+        np.zeros(num_features(len(jobs.degrees))),
         np.zeros((int(np.diff(jobs.op_ptr).max()), int(jobs.degrees[-1])), np.int64),
         np.zeros(num_servers),
         np.zeros(num_servers, np.int64),
@@ -112,14 +121,3 @@ class Outcome(NamedTuple):
     jct: NDArray[np.int64]  # (J,) ticks, 0 for a job that did not start
     held: NDArray[np.int16]  # (J,) number of servers
     servers: NDArray[np.bool_]  # (J, S) servers held, or (0, S) if not recorded
-
-
-class Decisions(NamedTuple):
-    """What a policy saw and chose at each arrival; arrays of no rows if that is not recorded.
-
-    Action D refuses the job; a choice that cannot be carried out counts as refusing.
-    """
-
-    features: NDArray[np.float64]  # (J, D + 1, F)
-    valid: NDArray[np.bool_]  # (J, D + 1)
-    chosen: NDArray[np.int64]  # (J,)

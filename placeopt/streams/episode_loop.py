@@ -21,7 +21,7 @@ horizon; all but the first count as blocked."""
 
 CAUSES = ("completed", "refused", "no space", "deadline", "unfinished")
 
-MAX_DEGREE, MIN_DEGREE, CONSTANT, RANDOM, FEASIBLE_FIRST, ROLLOUT, LOG_LINEAR = range(7)
+MAX_DEGREE, MIN_DEGREE, CONSTANT, RANDOM, FEASIBLE_FIRST, ROLLOUT, VALUE = range(7)
 
 
 @uncounted
@@ -264,145 +264,119 @@ def _choose_rollout(jobs, policy, job, free_at, horizon, work, state):  # type: 
 
 @uncounted
 def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
-    """Return the servers in blocks of `size` that first fit packs side by side into `work.free` (kept)."""
-    if size < 1 or size + 1 >= len(jobs.size_ptr):
-        return 0
-    _copy(work.free, work.room)
+    """Return the servers in blocks of `size` that first fit packs side by side into `work.open` (kept)."""
+    _copy(work.open, work.room)
     packed = 0
     # a block taken spoils earlier ones only, so that one pass does
     for row in range(jobs.size_ptr[size], jobs.size_ptr[size + 1]):
-        if _all_in(jobs.server_ptr, jobs.server, row, work.room):
+        outside = np.uint64(0)
+        for w in range(len(work.room)):
+            outside |= jobs.block_mask[row, w] & ~work.room[w]
+        if outside == 0:
             packed += size
-            _mark(jobs.server_ptr, jobs.server, row, work.room, False)
+            for w in range(len(work.room)):
+                work.room[w] ^= jobs.block_mask[row, w]
     return packed
 
 
-@inner
-def _features(jobs, policy, job, free_at, phi, valid, work):  # type: ignore[no-untyped-def]
-    """Fill the features phi[D + 1, F] of every action and which are valid; action D refuses the job.
-
-    A degree is valid if it meets the deadline and fits now. The features say where the seed's order puts the degree,
-    which degree it is (also together with the job's size, its deadline and how full the cluster is), and what the
-    placement leaves: spoilt blocks, and the free servers and packable blocks 1 and 4 mean gaps ahead.
-    """
-    num_degrees = len(jobs.degrees)
-    phi[:] = 0.0
-    for d in range(num_degrees):
-        valid[d] = jobs.width[job.model, d] <= job.num_free and _in_time(jobs.jct, job, d)
-        if valid[d]:
-            _mark_free(free_at, job.now, work.free)
-            valid[d] = _place(jobs, job.model, d, work)
-        if valid[d]:
-            _degree_features(jobs, policy, job, d, phi[d], len(free_at))
-            _placement_features(jobs, policy, job, d, phi[d], work)
-            _features_ahead(jobs, policy, job, job.now + jobs.jct[job.model, d], free_at, phi[d], work)
-    valid[num_degrees] = True
-    phi[num_degrees, arrays.ORDER_PLACE] = -1.0
-    phi[num_degrees, arrays.REFUSES] = 1.0
-    work.trial[:] = False
-    _features_ahead(jobs, policy, job, job.now, free_at, phi[num_degrees], work)
-
-
-@inner
-def _degree_features(jobs, policy, job, d, row, num_servers):  # type: ignore[no-untyped-def]
-    """Where the seed's order puts the degree, and which degree it is, alone and with the state."""
-    num_degrees = len(jobs.degrees)
-    fill = 1.0 - job.num_free / num_servers
-    rank = num_degrees
-    for position in range(num_degrees):
-        if policy.order[job.model, position] == d:
-            rank = position
-    row[arrays.ORDER_PLACE] = -rank / num_degrees
-    at = arrays.DEGREE_FEATURES + d
-    row[at + arrays.IS_DEGREE * num_degrees] = 1.0
-    row[at + arrays.JOB_SIZE * num_degrees] = jobs.sequential[job.model] / jobs.sequential.max()
-    row[at + arrays.TIGHTNESS * num_degrees] = jobs.sequential[job.model] / max(job.deadline, 1) / jobs.degrees[-1]
-    row[at + arrays.FILL * num_degrees] = fill
-    row[at + arrays.FILL_SQUARED * num_degrees] = fill * fill
-
-
 @uncounted
-def _placement_features(jobs, policy, job, d, row, work):  # type: ignore[no-untyped-def]
-    """Blocks that the tried placement spoils, the server time it takes, and the part of it lost to waiting."""
-    at = arrays.DEGREE_FEATURES + arrays.NUM_DEGREE_GROUPS * len(jobs.degrees)
-    num_servers, used = len(work.trial), work.trial.sum()
-    gaps = jobs.jct[job.model, d] / policy.gap
-    row[at + arrays.LOST_ROOM] = _lost_room(jobs, work)
-    row[at + arrays.AREA] = used * jobs.jct[job.model, d] / (policy.gap * num_servers)
-    row[at + arrays.WASTE] = (np.ceil(gaps) - gaps) * used / num_servers
-
-
-@uncounted
-def _features_ahead(jobs, policy, job, end, free_at, row, work):  # type: ignore[no-untyped-def]
-    """Free servers and packable blocks some gaps ahead, if the tried placement is made and ends at `end`."""
-    at = arrays.DEGREE_FEATURES + arrays.NUM_DEGREE_GROUPS * len(jobs.degrees)
-    num_servers = len(free_at)
-    for look in range(len(arrays.LOOKS_AHEAD)):
-        time = job.now + np.int64(policy.gap * arrays.LOOKS_AHEAD[look])
-        open_servers = 0
+def _describe(jobs, policy, now, free_at, row, work):  # type: ignore[no-untyped-def]
+    """Fill a row with what the cluster offers from `now` on if nothing more starts: free servers, packable blocks."""
+    num_servers, at = len(free_at), 0
+    for look in range(len(policy.looks)):
+        time, count = now + np.int64(policy.gap * policy.looks[look]), 0
         for s in range(num_servers):
-            work.free[s] = (end if work.trial[s] else free_at[s]) <= time
-            open_servers += work.free[s]
-        # blocks of half and of a quarter of the largest degree that fit side by side
-        row[at + arrays.FREE_AHEAD] = open_servers / num_servers
-        row[at + arrays.HALVES_AHEAD] = _packable(jobs, jobs.degrees[-1] // 2, work) / num_servers
-        row[at + arrays.QUARTERS_AHEAD] = _packable(jobs, jobs.degrees[-1] // 4, work) / num_servers
-        at += arrays.NUM_AHEAD
+            count += free_at[s] <= time
+        row[at] = count / num_servers
+        at += 1
+    for look in range(len(policy.packed_looks)):
+        time = now + np.int64(policy.gap * policy.packed_looks[look])
+        work.open[:] = 0
+        for s in range(num_servers):
+            if free_at[s] <= time:
+                work.open[s >> 6] |= np.uint64(1) << np.uint64(s & 63)
+        for d in range(1, len(jobs.degrees)):
+            row[at] = _packable(jobs, jobs.degrees[d], work) / num_servers
+            at += 1
 
 
-@inner
-def _choose_log_linear(jobs, policy, phi, valid, state):  # type: ignore[no-untyped-def]
-    """Return the action with the largest score, or one sampled from softmax(score / temperature)."""
-    score = np.full(len(valid), -np.inf)
-    best = len(valid) - 1
-    for a in range(len(valid)):
-        if valid[a]:
-            score[a] = 0.0
-            for f in range(phi.shape[1]):
-                score[a] += phi[a, f] * policy.weights[f]
-    for a in range(len(valid)):
-        if score[a] > score[best]:
-            best = a
-    if policy.temperature <= 0.0:
-        return best
-    weight = np.exp((score - score[best]) / policy.temperature)
-    draw = _uniform(state) * weight.sum()
-    for a in range(len(valid)):
-        draw -= weight[a]
-        if valid[a] and draw <= 0.0:
-            return a
+@uncounted
+def _value(policy, row):  # type: ignore[no-untyped-def]
+    """Return the network's estimate of the jobs that a cluster so described will still complete, up to a constant."""
+    value = 0.0
+    for f in range(len(row)):
+        value += policy.linear[f] * row[f]
+    for h in range(len(policy.bias)):
+        unit = policy.bias[h]
+        for f in range(len(row)):
+            unit += policy.hidden[h, f] * row[f]
+        if unit > 0.0:
+            value += policy.output[h] * unit
+    return value
+
+
+@uncounted
+def _can_start(jobs, job, d, horizon, free_at, work):  # type: ignore[no-untyped-def]
+    """Whether a job can start with degree `d` and end in time and before the horizon; `work.trial` marks its servers."""
+    if jobs.width[job.model, d] > job.num_free or not _in_time(jobs.jct, job, d):
+        return False
+    if job.now + jobs.jct[job.model, d] > horizon:
+        return False
+    _mark_free(free_at, job.now, work.free)
+    return _place(jobs, job.model, d, work)
+
+
+@uncounted
+def _choose_by_value(jobs, policy, job, free_at, horizon, work):  # type: ignore[no-untyped-def]
+    """Return the index of the degree, or -1, after which this job and the value of the cluster left are most."""
+    _describe(jobs, policy, job.now, free_at, work.feature, work)
+    best, best_value = -1, policy.discount * _value(policy, work.feature)
+    for d in range(len(jobs.degrees)):
+        if not _can_start(jobs, job, d, horizon, free_at, work):
+            continue
+        for s in range(len(free_at)):
+            work.future[s] = job.now + jobs.jct[job.model, d] if work.trial[s] else free_at[s]
+        _describe(jobs, policy, job.now, work.future, work.feature, work)
+        value = 1.0 + policy.discount * _value(policy, work.feature)
+        if value > best_value:
+            best, best_value = d, value
     return best
 
 
+@uncounted
+def _choose_any(jobs, job, free_at, horizon, work, state):  # type: ignore[no-untyped-def]
+    """Return one of the degrees with which the job can start, or -1, each as likely."""
+    chosen, count = -1, 1
+    for d in range(len(jobs.degrees)):
+        if _can_start(jobs, job, d, horizon, free_at, work):
+            count += 1
+            if _uniform(state) * count < 1.0:
+                chosen = d
+    return chosen
+
+
 @entry
-def run_episode(jobs, stream, policy, state, work, outcome, decisions):  # type: ignore[no-untyped-def]
-    """Run one stream from an empty cluster; fill `outcome`, and `decisions` if that has rows."""
-    num_degrees = len(jobs.degrees)
+def run_episode(jobs, stream, policy, state, work, outcome, afterwards):  # type: ignore[no-untyped-def]
+    """Run one stream from an empty cluster; fill `outcome`, and `afterwards` (what each job leaves) if that has rows."""
     free_at = np.full(len(work.free), -1, np.int64)
-    recording = len(decisions.chosen) > 0
-    phi = np.zeros((num_degrees + 1, len(policy.weights)))
-    valid = np.zeros(num_degrees + 1, np.bool_)
     for j in range(len(stream.arrival)):
         now = stream.arrival[j]
         job = arrays.Arrival(stream.model[j], stream.deadline[j], now, _mark_free(free_at, now, work.free))
-        if policy.kind == LOG_LINEAR or recording:
-            _features(jobs, policy, job, free_at, phi, valid, work)
-            _mark_free(free_at, now, work.free)
-        if policy.kind == FEASIBLE_FIRST:
+        if policy.explore > 0.0 and _uniform(state) < policy.explore:
+            d = _choose_any(jobs, job, free_at, stream.horizon, work, state)
+        elif policy.kind == FEASIBLE_FIRST:
             d = _choose_feasible(jobs, policy, job, work)
         elif policy.kind == ROLLOUT:
             d = _choose_rollout(jobs, policy, job, free_at, stream.horizon, work, state)
-        elif policy.kind == LOG_LINEAR:
-            chosen = _choose_log_linear(jobs, policy, phi, valid, state)
-            d = chosen if chosen < num_degrees else -1
+        elif policy.kind == VALUE:
+            d = _choose_by_value(jobs, policy, job, free_at, stream.horizon, work)
         elif policy.kind == CONSTANT:
             d = policy.constant
         else:
             d = _choose_published(jobs, policy, job, state)
-        if recording:
-            decisions.features[j], decisions.valid[j] = phi, valid
-            decisions.chosen[j] = d if d >= 0 and valid[d] else num_degrees
         _serve(jobs, job, d, free_at, stream.horizon, work, outcome, j)
+        if len(afterwards) > 0:
+            _describe(jobs, policy, now, free_at, afterwards[j], work)
 
 
 @uncounted

@@ -126,6 +126,7 @@ class JobTable:
             blocks.size_ptr,
             blocks.server_ptr,
             blocks.server,
+            blocks.masks(self.topology.num_servers),
             self.config.rule == "uniform",
             float(self.topology.memory),
             op_ptr,

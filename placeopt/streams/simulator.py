@@ -21,7 +21,14 @@ import numpy as np
 from placeopt.model.arrays import frozen
 from placeopt.model.errors import InputError
 from placeopt.streams import episode_loop as loop
-from placeopt.streams.episode_arrays import Decisions, Outcome, PolicyArrays, make_scratch, num_features
+from placeopt.streams.episode_arrays import (
+    LOOKS_AHEAD,
+    PACKED_AHEAD,
+    Outcome,
+    PolicyArrays,
+    make_scratch,
+    num_features,
+)
 from placeopt.streams.episode_loop import CAUSES, COMPLETED, run_episode
 
 if TYPE_CHECKING:
@@ -38,7 +45,7 @@ POLICY_KINDS = {
     "random-degree": loop.RANDOM,
     "feasible-first": loop.FEASIBLE_FIRST,
     "rollout": loop.ROLLOUT,
-    "policy-degree": loop.LOG_LINEAR,
+    "policy-degree": loop.VALUE,
 }
 
 
@@ -50,13 +57,13 @@ class DegreePolicy:
     ----------
     name : a key of `POLICY_KINDS`.
     degree : constant-degree only.
-    order : (models, degrees) indices of degrees, best first, padded with -1: feasible-first, the base of a rollout
-        and the seed of the log-linear policy.
+    order : (models, degrees) indices of degrees, best first, padded with -1: feasible-first, and the base of a rollout.
     fragmentation : feasible-first; weight of spoilt large blocks against one place in the order.
     samples, depth, terminal : rollout; futures per decision, arrivals per future, and the price of work left at the
         end of a future, in jobs per mean job area.
-    weights : log-linear policy; one per feature.
-    temperature : log-linear policy; 0 takes the best action.
+    weights : policy-degree; the value network as `network_size` lays it out.
+    discount : policy-degree; worth of a job that completes one arrival later.
+    explore : probability of a random choice, to learn from.
     """
 
     name: str
@@ -67,19 +74,25 @@ class DegreePolicy:
     depth: int = 20
     terminal: float = 1.0
     weights: NDArray[np.float64] | None = None
-    temperature: float = 0.0
+    discount: float = 0.97
+    explore: float = 0.0
 
     def __post_init__(self) -> None:
         if self.name not in POLICY_KINDS:
             raise InputError(f"degree policy: expected one of {', '.join(POLICY_KINDS)}, received '{self.name}'")
-        if self.name in ("feasible-first", "rollout", "policy-degree") and self.order is None:
+        if self.name in ("feasible-first", "rollout") and self.order is None:
             raise InputError(f"degree policy '{self.name}' needs an order of degrees per model")
+        if self.name == "policy-degree" and self.weights is None:
+            raise InputError("degree policy 'policy-degree' needs the weights of its network")
         if self.order is not None:
             object.__setattr__(self, "order", frozen(np.asarray(self.order, dtype=np.int64)))
         if self.weights is not None:
             object.__setattr__(self, "weights", frozen(np.asarray(self.weights, dtype=np.float64)))
         if self.samples < 1 or self.depth < 0:
             raise InputError("degree policy: samples must be >= 1 and depth >= 0")
+        for key in ("discount", "explore"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise InputError(f"degree policy: {key} must be in 0..1, received {getattr(self, key)}")
 
     def arrays(self, problem: JobStreamProblem, seed: int = 0) -> PolicyArrays:
         """Return the policy as the kernels take it, for streams like `problem`.
@@ -97,10 +110,6 @@ class DegreePolicy:
         constant = 0
         if self.name == "constant-degree":
             constant = table.topology.require_degree(self.degree)
-        size = num_features(shape[1])
-        weights = np.zeros(size) if self.weights is None else self.weights
-        if weights.shape != (size,):
-            raise InputError(f"degree policy '{self.name}': expected {size} weights, received {weights.shape}")
         pool = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
         terminal = 0.0
         if self.name == "rollout":
@@ -122,9 +131,29 @@ class DegreePolicy:
             np.array(pool[2]),
             terminal,
             problem.mean_gap,
-            np.array(weights),
-            float(self.temperature),
+            np.array(LOOKS_AHEAD),
+            np.array(PACKED_AHEAD),
+            float(self.explore),
+            float(self.discount),
+            *_layers(self.weights, num_features(shape[1])),
         )
+
+
+def network_size(num_features: int, hidden: int) -> int:
+    """Return the number of weights of a value network: of each feature, of each hidden unit its output, bias and features."""
+    return num_features + hidden * (num_features + 2)
+
+
+def _layers(weights: NDArray[np.float64] | None, size: int) -> tuple[NDArray[np.float64], ...]:
+    """Return the weights of the features, and the outputs, biases and features of the hidden units, of `size` features."""
+    flat = np.zeros(size) if weights is None else weights
+    hidden = (len(flat) - size) // (size + 2)
+    if flat.shape != (network_size(size, max(0, hidden)),):
+        raise InputError(
+            f"degree policy 'policy-degree': expected {size} weights and {size + 2} more per hidden unit, received {flat.shape}"
+        )
+    linear, output, bias, rest = np.split(flat, np.cumsum([size, hidden, hidden]))
+    return np.array(linear), np.array(output), np.array(bias), rest.reshape(hidden, size).copy()
 
 
 def _complete(order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -219,20 +248,16 @@ def simulate(
 
 def _run(
     problem: JobStreamProblem, policy: DegreePolicy, seed: int, servers: NDArray[np.bool_], recorded: int
-) -> tuple[Episode, Decisions]:
-    """Run one episode; `recorded` is the number of jobs whose decisions are kept, all or none."""
-    size, actions = problem.num_jobs, len(problem.jobs.degrees) + 1
+) -> tuple[Episode, NDArray[np.float64]]:
+    """Run one episode; `recorded` is the number of jobs after which the cluster is described, all or none."""
+    size, degrees = problem.num_jobs, len(problem.jobs.degrees)
     outcome = Outcome(
         np.zeros(size, np.int8), np.zeros(size, np.int16), np.zeros(size, np.int64), np.zeros(size, np.int16), servers
     )
-    decisions = Decisions(
-        np.zeros((recorded, actions, num_features(actions - 1))),
-        np.zeros((recorded, actions), np.bool_),
-        np.zeros(recorded, np.int64),
-    )
+    afterwards = np.zeros((recorded, num_features(degrees)))
     jobs, work = problem.jobs.arrays, make_scratch(problem.jobs.arrays, servers.shape[1])
-    run_episode(jobs, problem.arrays, policy.arrays(problem, seed), random_state(seed), work, outcome, decisions)
-    return Episode(problem, policy, seed, *outcome), decisions
+    run_episode(jobs, problem.arrays, policy.arrays(problem, seed), random_state(seed), work, outcome, afterwards)
+    return Episode(problem, policy, seed, *outcome), afterwards
 
 
 def simulate_each(
@@ -327,21 +352,7 @@ def _student(freedom: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
-@dataclass(frozen=True, eq=False)
-class Recording:
-    """An episode with everything that a policy gradient needs, or that imitates the policy.
-
-    Action D refuses the job; a choice that cannot be carried out counts as refusing.
-    """
-
-    episode: Episode
-    features: NDArray[np.float64]  # (J, D + 1, F)
-    valid: NDArray[np.bool_]  # (J, D + 1)
-    chosen: NDArray[np.int64]  # (J,)
-
-
-def record_episode(problem: JobStreamProblem, policy: DegreePolicy, *, seed: int) -> Recording:
-    """Run one episode and record the features of every decision and what was chosen."""
+def record_episode(problem: JobStreamProblem, policy: DegreePolicy, *, seed: int) -> tuple[Episode, NDArray[np.float64]]:
+    """Run one episode; return it and the features of the cluster that each job leaves behind, (jobs, features)."""
     servers = np.zeros((0, problem.jobs.topology.num_servers), np.bool_)
-    episode, decisions = _run(problem, policy, seed, servers, recorded=problem.num_jobs)
-    return Recording(episode, *decisions)
+    return _run(problem, policy, seed, servers, recorded=problem.num_jobs)

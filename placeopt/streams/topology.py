@@ -38,6 +38,12 @@ class Blocks(NamedTuple):
     server_ptr: NDArray[np.int64]  # (num_blocks + 1,)
     server: NDArray[np.int64]  # (sum of sizes,) server index
 
+    def masks(self, num_servers: int) -> NDArray[np.uint64]:
+        """Return the servers of every block as bits of 64-bit words, (num_blocks, words)."""
+        marks = np.zeros((len(self.server_ptr) - 1, -(-num_servers // 64) * 64), dtype=np.bool_)
+        marks[np.repeat(np.arange(len(marks)), np.diff(self.server_ptr)), self.server] = True
+        return np.packbits(marks, axis=1, bitorder="little").view(np.uint64)
+
 
 @dataclass(frozen=True)
 class RampTopology:

@@ -3,9 +3,10 @@
     python results/job_streams/study.py            # all parts, then tables and pictures (about 25 minutes on 2 cores)
     python results/job_streams/study.py uniform    # one part; `report` only redraws from the CSV files
 
-Parts: published (split rule and units as published), uniform (split rule {1, u}), consistent (consistent units),
-poisson and poisson_consistent (blocking against load), short (clairvoyant optimum of short streams), speed. Every
-policy is tuned on streams with seeds of 1 000 000 and more and judged on seeds 0..23. Profiles: PLACEOPT_DATA.
+Parts: published (split rule and units as published), learned (policies learned on each distribution, judged on all,
+both rules), uniform (split rule {1, u}), consistent (consistent units), poisson and poisson_consistent (blocking against
+load), short (clairvoyant optimum of short streams), speed. Every policy is tuned on streams with seeds of 1 000 000 and
+more and judged on seeds 0..23. Profiles: PLACEOPT_DATA.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from placeopt.experiments.studies import data_folder, read_csv, write_csv
 from placeopt.model.budget import Budget
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
+from placeopt.solvers.degree.feasible_first import FeasibleFirst
 from placeopt.solvers.degree.policy_degree import PolicyDegree
 from placeopt.solvers.degree.policy_names import tuned_policy
 from placeopt.solving.tracker import Tracker
@@ -31,7 +33,11 @@ SEEDS = 24
 BETAS = "ABCD"
 LOADS = (0.5, 0.7, 0.9, 1.1, 1.3)
 POLICIES = ("max-degree", "min-degree", "random-degree", "constant-degree:4", "constant-degree:8", "constant-degree",
-            "feasible-first", "rollout", "policy-degree")  # fmt: skip
+            "feasible-first", "rollout")  # fmt: skip
+SETTINGS = {"iterations": 10, "streams": 48, "steps": 400}
+"""Of the learned policy: half of the defaults' work."""
+
+LEARNED = ("seed of policy-degree", "policy-degree")
 PUBLISHED = {  # Parsonson et al. 2023, three seeds
     "PAC-ML, final checkpoint": (0.2209, 0.2641, 0.1247, 0.1037),
     "PAC-ML, best checkpoint": (0.2038, 0.2567, 0.1166, 0.0992),
@@ -45,12 +51,6 @@ def stream(beta, rule="uniform", units="published", seed=0, **options):
     """Return the stream of one cell."""
     extra = "".join(f"&{key}={value}" for key, value in options.items())
     return load_stream(f"stream:ramp?beta={beta}&rule={rule}&units={units}&seed={seed}{extra}", profiles=DATA)
-
-
-def learned_policy(solver, problem):
-    """Return what policy-degree learns on the training streams, without a limit."""
-    tracker = Tracker(solver.name, problem, Budget())
-    return solver.train(problem, solver.start(problem, tracker), tracker)
 
 
 def measure(part, problem, policies, load=None):
@@ -69,21 +69,11 @@ def measure(part, problem, policies, load=None):
             **s.causes, "seeds": len(runs), "tuning_seconds": round(seconds, 1), "setting": setting,
         })  # fmt: skip
         print(f"{part} {problem.name} {cell['load']} {name}: {s.blocking_rate:.4f}", flush=True)
-        return np.array([run.blocking_rate for run in runs])
 
     for name in policies:
         start = time.perf_counter()
-        if name != "policy-degree":
-            policy, setting = tuned_policy(name, problem)
-            add(name, policy, setting, time.perf_counter() - start)
-            continue
-        trained = learned_policy(PolicyDegree(), problem)
-        seconds = time.perf_counter() - start
-        seed = add("seed of policy-degree", trained.seed_policy, "", 0.0)
-        learned = add(name, trained.policy, f"validation {trained.validation}", seconds)
-        gain = seed - learned
-        half = 2.07 * gain.std(ddof=1) / np.sqrt(len(gain))
-        rows[-1]["setting"] += f"; below its seed by {gain.mean():.4f} +- {half:.4f} (paired)"
+        policy, setting = tuned_policy(name, problem)
+        add(name, policy, setting, time.perf_counter() - start)
     rates = np.array([offline_bound(one).blocking_rate for one in streams])
     rows.append({**cell, "policy": "offline bound", "blocking": rates.mean(), "seeds": SEEDS, "setting": "lp"})
     return rows
@@ -158,30 +148,72 @@ def speed():
         for name in ("max-degree", "random-degree", "constant-degree:8", "feasible-first:8-4-16", "rollout:8-4-16"):
             one_episode(f"{rule} rule, {name}", case, tuned_policy(name, case)[0], 5 if "rollout" in name else 50)
     problem = stream("A")
-    trained = learned_policy(PolicyDegree(iterations=0, imitation=0), problem).policy
-    one_episode("uniform rule, policy-degree", problem, trained, 20)
     problems = [problem.resample(seed) for seed in range(1000)]
     for one in problems:
         _ = one.arrays
-    for label, chosen in (("feasible-first:8-4-16", tuned_policy("feasible-first:8-4-16", problem)[0]),
-                          ("policy-degree", trained)):  # fmt: skip
-        for workers in (1, 2):
-            start, cpu = time.perf_counter(), time.process_time()
-            simulate_many(problems, chosen, threads=workers)
-            wall, used = time.perf_counter() - start, time.process_time() - cpu
-            rows.append({"part": "speed", "what": f"1000 episodes, {label}, {workers} thread(s)",
-                         "processor_seconds": used, "wall_seconds": wall, "cores": used / wall})  # fmt: skip
+    chosen = tuned_policy("feasible-first:8-4-16", problem)[0]
+    for workers in (1, 2):
+        start, cpu = time.perf_counter(), time.process_time()
+        simulate_many(problems, chosen, threads=workers)
+        wall, used = time.perf_counter() - start, time.process_time() - cpu
+        rows.append({"part": "speed", "what": f"1000 episodes, feasible-first:8-4-16, {workers} thread(s)",
+                     "processor_seconds": used, "wall_seconds": wall, "cores": used / wall})  # fmt: skip
     for row in rows:
         print(row, flush=True)
     return rows
 
 
-PARTS = {f.__name__: f for f in (published, uniform, consistent, poisson, poisson_consistent, short, speed)}
+def learned():
+    """The policies learned on each distribution, judged on the streams of all four; rows that are there are kept."""
+    rows = read_rows("learned")
+    done = {(row["rule"], row["learned_on"]) for row in rows}
+    for rule in ("published", "uniform"):
+        judged = {beta: [stream(beta, rule).resample(seed) for seed in range(SEEDS)] for beta in BETAS}
+        for home in BETAS:
+            if (rule, home) in done:
+                continue
+            rows += learned_on(home, rule, judged)
+            write_csv(HERE / "learned.csv", rows, digits=5)
+    return rows
+
+
+def learned_on(home, rule, judged):
+    """Return a row for the policy learned on one distribution, and one for its seed, for each set of streams."""
+    problem, start = stream(home, rule), time.process_time()
+    tracker = Tracker("policy-degree", problem, Budget())
+    base = FeasibleFirst(fragmentation=0.0, training=4, steps=30).tune(problem, tracker)
+    trained = PolicyDegree(**SETTINGS).train(problem, base, tracker)
+    seconds, rows = time.process_time() - start, []
+    for beta, streams in judged.items():
+        for name, policy in zip(LEARNED, (trained.seed_policy, trained.policy), strict=True):
+            start = time.process_time()
+            s = Summary.of(name, simulate_many(streams, policy))
+            rows.append({
+                "rule": rule, "learned_on": home, "policy": name, "beta": beta, "blocking": s.blocking_rate, "low": s.ci95[0],
+                "high": s.ci95[1], "jct": s.mean_jct, "speedup": s.mean_speedup, "throughput": s.throughput,
+                "degree": s.mean_degree, "seeds": s.episodes, "training_episodes": tracker.evaluations,
+                "training_processor_seconds": round(seconds, 1),
+                "episode_processor_seconds": (time.process_time() - start) / s.episodes,
+            })  # fmt: skip
+            print(*rows[-1].values(), flush=True)
+    return rows
+
+
+PARTS = {f.__name__: f for f in (published, learned, uniform, consistent, poisson, poisson_consistent, short, speed)}
 
 
 def read_rows(part):
     """Return the rows of a part, empty if it has not been run."""
     return read_csv(HERE / f"{part}.csv")
+
+
+def with_learned(part):
+    """Return the rows of a part, before the bound those of the policies learned on the distribution they are judged on."""
+    rows = read_rows(part)
+    own = [row for row in read_rows("learned") if row["rule"] == part and row["learned_on"] == row["beta"]]
+    return [row for row in rows if row["policy"] != "offline bound"] + own + [
+        row for row in rows if row["policy"] == "offline bound"
+    ]  # fmt: skip
 
 
 # --- tables and pictures ---------------------------------------------------------------------------------
@@ -207,8 +239,17 @@ def table(rows, columns, key):
     for row in rows:
         found.setdefault(row["policy"], {})[row[key]] = row
     lines = ["| policy | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    lines += ["| " + " | ".join([name, *(shown(cells[c]) for c in columns)]) + " |" for name, cells in found.items()]
+    for name, cells in found.items():
+        lines.append("| " + " | ".join([name, *(shown(cells[c]) if c in cells else "-" for c in columns)]) + " |")
     return lines
+
+
+def across(lines):
+    """Add the policies learned on one distribution and judged on another."""
+    for rule in ("published", "uniform"):
+        if rows := [row for row in read_rows("learned") if row["rule"] == rule and row["policy"] == "policy-degree"]:
+            lines += ["", f"## `policy-degree`, {rule} split rule: learned on one distribution, judged on all", ""]
+            lines += table([{**row, "policy": f"learned on {row['learned_on']}"} for row in rows], BETAS, "beta")
 
 
 def reductions(lines):
@@ -221,9 +262,9 @@ def reductions(lines):
         cells = (f"{1 - ours / most:.1%}" for ours, most in zip(PUBLISHED[name], base, strict=True))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     for part in ("published", "uniform"):
-        cells = grid(read_rows(part))
+        cells = grid(with_learned(part))
         for name in ("constant-degree", "feasible-first", "rollout", "policy-degree", "offline bound"):
-            if name in cells:
+            if set(cells.get(name, ())) == set(BETAS):
                 most = cells["max-degree"]
                 values = (f"{1 - float(cells[name][b]['blocking']) / float(most[b]['blocking']):.1%}" for b in BETAS)
                 lines.append(f"| {name}, {part} rule | " + " | ".join(values) + " |")
@@ -237,10 +278,11 @@ def report():
     for part, title in (("published", "Published units, published split rule"),
                         ("uniform", "Published units, uniform split rule"),
                         ("consistent", "Consistent units, uniform split rule")):  # fmt: skip
-        if rows := read_rows(part):
+        if rows := with_learned(part):
             lines += ["", f"## {title}", "", *table(rows, BETAS, "beta")]
             if part != "consistent":
                 draw_distributions(part, rows)
+    across(lines)
     reductions(lines)
     for units in ("published", "consistent"):
         if rows := read_rows("poisson" if units == "published" else "poisson_consistent"):
@@ -271,7 +313,8 @@ def report():
 def draw_distributions(part, rows):
     """Bars per distribution with confidence intervals; PAC-ML's checkpoints and the offline bound as lines."""
     cells = grid(rows)
-    names = [n for n in ("max-degree", "min-degree", "constant-degree", "feasible-first", "policy-degree", "rollout")]
+    names = [n for n in ("max-degree", "min-degree", "constant-degree", "feasible-first", "policy-degree", "rollout")
+             if set(cells.get(n, ())) == set(BETAS)]
     figure = new_figure(9, 4)
     axes = figure.add_subplot()
     width = 0.8 / len(names)
@@ -301,7 +344,7 @@ def draw_loads(rows):
     for panel, units in zip(figure.subplots(1, 2, sharey=True), ("published", "consistent"), strict=True):
         for i, name in enumerate(dict.fromkeys(row["policy"] for row in rows)):
             mine = [row for row in rows if row["policy"] == name and row["units"] == units]
-            if name == "seed of policy-degree" or not mine:
+            if not mine:
                 continue
             load, rate = ([float(row[key]) for row in mine] for key in ("load", "blocking"))
             if name == "offline bound":

@@ -58,8 +58,9 @@ def certified(row: dict[str, str]) -> str:
 
 
 def blocking(source: Source, rule: str, policy: str) -> list[float]:
-    """Return the blocking rates of a policy on the four distributions of deadlines."""
-    return [source.number(f"job_streams/{rule}.csv", "blocking", beta=beta, policy=policy) for beta in LETTERS]
+    """Return the blocking rates of a policy on the distributions of deadlines on which it was measured."""
+    found = (source.streams(rule, beta=beta, policy=policy) for beta in LETTERS)
+    return [float(row["blocking"]) for rows in found for row in rows]
 
 
 def runs(source: Source, solver: str, *, capped: bool = False) -> list[Line]:

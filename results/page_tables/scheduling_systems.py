@@ -270,20 +270,25 @@ def requests(source: Source) -> list[str]:
 def streams_misses(source: Source) -> list[str]:
     """What falls short of PAC-ML."""
     best = source.references("PAC-ML", "blocking of the best checkpoint", LETTERS)
-    rollout, learned = (blocking(source, "published", policy) for policy in ("rollout", "policy-degree"))
+    rollout = blocking(source, "published", "rollout")
+    learned = {row["beta"]: float(row["blocking"]) for row in source.streams("published", policy="policy-degree")}
     lost = [f"{letter} ({value(mine)} against {value(theirs)})"
             for letter, mine, theirs in zip(LETTERS, rollout, best, strict=True) if mine > theirs]  # fmt: skip
-    behind = [letter for letter, mine, theirs in zip(LETTERS, learned, best, strict=True) if mine > theirs]
+    behind = [f"{letter} ({value(learned[letter])})" for letter, theirs in zip(LETTERS, best, strict=True)
+              if learned.get(letter, 0.0) > theirs]
+    unmeasured = [letter for letter in LETTERS if letter not in learned]
+    missing = f" (not measured on {', '.join(unmeasured)})" if unmeasured else ""
     return bullets([
         f"Under the published split rule `rollout` blocks more than PAC-ML's best checkpoint on {', '.join(lost) or 'none'}; the "
-        f"learned `policy-degree` on {', '.join(behind) or 'none'}.",
+        f"learned `policy-degree` on {', '.join(behind) or 'none'}{missing}.",
     ])  # fmt: skip
 
 
 def streams(source: Source) -> list[str]:
     """PAC-ML: blocking rates under both split rules."""
     def ours(rule: str) -> str:
-        return "; ".join(f"`{policy}` {listed(blocking(source, rule, policy))}" for policy in ("rollout", "policy-degree"))
+        rates = {policy: blocking(source, rule, policy) for policy in ("rollout", "policy-degree")}
+        return "; ".join(f"`{policy}` {listed(found)}" for policy, found in rates.items() if len(found) == len(LETTERS))
 
     command = "`python results/job_streams/study.py`"
     return table(HEADS, [

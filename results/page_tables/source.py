@@ -36,6 +36,11 @@ class Source:
             rows = list(csv.DictReader(file))
         return [row for row in rows if all(row[column] == str(wanted) for column, wanted in where.items())]
 
+    def streams(self, rule: str, **where: object) -> list[Line]:
+        """Return rows of job streams under a split rule, with those of policies learned on the distribution itself."""
+        own = self.rows("job_streams/learned.csv", rule=rule, **where)
+        return [*self.rows(f"job_streams/{rule}.csv", **where), *(row for row in own if row["learned_on"] == row["beta"])]
+
     def row(self, path: str, **where: object) -> Line:
         """Return the only row with these values."""
         found = self.rows(path, **where)

@@ -112,7 +112,10 @@ def rates(source: Source, rule: str, policy: str, best: dict[str, float] | None 
     """Return the blocking rates of a policy with half of their 95 % intervals; the best in bold."""
     cells = []
     for letter in LETTERS:
-        row = source.row(f"job_streams/{rule}.csv", beta=letter, policy=policy)
+        row = next(iter(source.streams(rule, beta=letter, policy=policy)), None)
+        if row is None:
+            cells.append("not measured")
+            continue
         text = f"{float(row['blocking']):.4f}"
         if row["high"]:
             text += f" ± {(float(row['high']) - float(row['low'])) / 2:.4f}"
@@ -123,7 +126,7 @@ def rates(source: Source, rule: str, policy: str, best: dict[str, float] | None 
 def least(source: Source, rule: str, others: tuple[float, ...]) -> dict[str, float]:
     """Return the least blocking rate of each distribution: ours, or another's."""
     return {
-        letter: min([other, *(float(row["blocking"]) for row in source.rows(f"job_streams/{rule}.csv", beta=letter)
+        letter: min([other, *(float(row["blocking"]) for row in source.streams(rule, beta=letter)
                               if row["policy"] != "offline bound")])
         for letter, other in zip(LETTERS, others, strict=True)
     }  # fmt: skip
@@ -165,9 +168,23 @@ def streams_times(source: Source) -> list[str]:
     rows = []
     for policy in ("max-degree", "min-degree", "constant-degree", "feasible-first", "policy-degree", "rollout"):
         for column, title in (("jct", "mean completion time"), ("throughput", "throughput")):
-            cells = [source.number("job_streams/published.csv", column, beta=letter, policy=policy) for letter in LETTERS]
-            rows.append([f"`{policy}`, {title}", *map(value, cells)])
+            found = [source.streams("published", beta=letter, policy=policy) for letter in LETTERS]
+            cells = [value(float(row[0][column])) if row else "not measured" for row in found]
+            rows.append([f"`{policy}`, {title}", *cells])
     return table(["published split rule, units of the paper's simulator", *LETTERS], rows)
+
+
+def streams_across(source: Source) -> list[str]:
+    """Blocking rates of policies learned on one distribution and judged on another, published split rule."""
+    rows = []
+    for home in LETTERS:
+        where = {"rule": "published", "learned_on": home, "policy": "policy-degree"}
+        found = source.rows("job_streams/learned.csv", **where)
+        if not found:
+            continue
+        cells = [f"{float(row['blocking']):.4f}" for row in found]
+        rows.append([f"learned on {home}", *(f"**{x}**" if home == y else x for x, y in zip(cells, LETTERS, strict=True))])
+    return table(["`policy-degree`, judged on", *LETTERS], rows)
 
 
 def streams_more(source: Source) -> list[str]:
@@ -269,6 +286,7 @@ def execution(source: Source) -> list[str]:
 
 TABLES: dict[str, Callable[[Source], list[str]]] = {
     "exact-claims": exact, "exact-misses": exact_misses, "pipeline-claims": pipeline, "streams-published": streams_published,
-    "streams-uniform": streams_uniform, "streams-more": streams_more, "streams-times": streams_times, "plans-claims": plan_errors,
+    "streams-uniform": streams_uniform, "streams-more": streams_more, "streams-times": streams_times,
+    "streams-across": streams_across, "plans-claims": plan_errors,
     "benchmark-gaps": benchmark, "scaling-gaps": scaling, "execution-agreement": execution,
 }  # fmt: skip

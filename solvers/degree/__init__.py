@@ -22,6 +22,6 @@ SPECS: tuple[SolverSpec, ...] = (
     _spec("rollout", "rollout_degree:RolloutDegree", "simulates the near future for each degree", "",
           "fewest blocked jobs, at the price of a simulation per arrival", search=True),
     _spec("policy-degree", "policy_degree:PolicyDegree",
-          "log-linear policy trained by policy gradient from the best simple policy", PAC_ML,
+          "greedy in a network's value of the cluster that is left, learned by temporal differences", PAC_ML,
           "a learned policy that decides at once", search=True),
 )  # fmt: skip

@@ -88,10 +88,10 @@ class ParsingPolicy:
             ranks=np.tile(self.ranks, (count, 1)),
             groups=np.zeros(count, np.int64),
             edge=np.zeros((count, len(EDGE_FEATURES))),
-            residual=np.zeros((count, len(self.features) if self.config.residual else 0)),
+            residual=np.zeros((count, len(self.features) if self.slopes_per_edge else 0)),
             place=np.zeros((count, len(Place))),
         )
-        parser = Parser(self.features, self.features @ now["edge"] + now["residual"])
+        parser = Parser(self.features, self.scores())
         placer = Placer(now["place"], np.zeros((0, k)))
 
         def draw(seeds: NDArray[np.uint64], rows: ParsedSamples) -> None:
@@ -99,9 +99,22 @@ class ParsingPolicy:
 
         return fill_samples(samples, self.rng, draw, count * n * STEPS_PER_OP)
 
+    @property
+    def slopes_per_edge(self) -> bool:
+        """Whether the samples are to carry the score function of every edge."""
+        return self.config.residual
+
+    def scores(self) -> NDArray[np.float64]:
+        """Return the score of every edge, (edges,)."""
+        return np.asarray(self.features @ self.parameters["edge"] + self.parameters["residual"])
+
+    def advantages(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the utility of every sample."""
+        return rank_utilities(values)
+
     def learn(self, samples: ParsedSamples, values: NDArray[np.int64], temperature: float) -> None:
         """Take one step along sum of advantage times score function."""
-        advantage = rank_utilities(values)
+        advantage = self.advantages(values)
         gradient = {}
         if self.config.without != "parsing":
             gradient["edge"] = advantage @ samples.edge

@@ -13,16 +13,18 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, padded, starting_orders
-from placeopt.solvers.degree.policy_degree import PolicyDegree, work_left
+from placeopt.solvers.degree.policy_degree import PolicyDegree
 from placeopt.solvers.degree.policy_names import check_policy, tuned_policy
 from placeopt.solvers.degree.rollout_degree import RolloutDegree
 from placeopt.solvers.degree.tuning import TRAINING, VALIDATION, clearly_better, training_streams
+from placeopt.solvers.degree.value_network import ValueNetwork, trace_returns
 from placeopt.solving.registry import make_solver, solver_class, specs
 from placeopt.solving.tracker import Tracker
 from placeopt.streams import DegreePolicy, offline_bound, simulate, simulate_many
+from placeopt.streams.simulator import network_size
 
 SOLVERS = sorted(specs("jobs"))
-QUICK = {"training": 2, "steps": 10, "samples": 4, "depth": 4, "iterations": 2, "imitation": 1, "validation": 2}
+QUICK = {"training": 2, "steps": 10, "samples": 4, "depth": 4, "iterations": 2, "streams": 4, "validation": 2}
 
 
 def free(problem, seed=0):
@@ -125,24 +127,61 @@ def test_given_order_is_used():
 def test_learned_policy_is_never_worse_than_its_seed(seed):
     """On the validation streams, and the choice is the seed itself unless another is clearly better."""
     problem = stream(60, beta="C", load=1.2, seed=seed)
-    solver, tracker = PolicyDegree(iterations=10, imitation=2, validation=6), free(problem, seed)
-    trained = solver.train(problem, solver.start(problem, tracker), tracker)
+    solver, tracker = PolicyDegree(iterations=4, streams=6, steps=30, hidden=8, validation=6), free(problem, seed)
+    base = FeasibleFirst(fragmentation=0.0).tune(problem, tracker)
+    trained = solver.train(problem, base, tracker)
     before, after = trained.validation
     assert 0 < after <= before
     streams = training_streams(problem, 6, seed, VALIDATION)
     assert sum(simulate(s, trained.policy, seed=i).blocked for i, s in enumerate(streams)) == after
     assert sum(simulate(s, trained.seed_policy, seed=i).blocked for i, s in enumerate(streams)) == before
-    assert len(trained.points) == 10
+    assert len(trained.rounds) == 4
 
 
-def test_training_moves_the_weights():
-    """The policy gradient changes the policy, reproducibly."""
+def test_training_repeats():
+    """The same seed learns the same values, another seed others."""
     problem = stream(40, beta="C", load=1.2)
-    solver = PolicyDegree(iterations=3, imitation=0, validation=2)
-    start = solver.start(problem, free(problem, 1))
-    points = [solver.train(problem, start, free(problem, 1)).points for _ in range(2)]
-    assert [p.gradient_norm for p in points[0]] == [p.gradient_norm for p in points[1]]
-    assert points[0][0].gradient_norm > 0
+    solver = PolicyDegree(iterations=2, streams=4, steps=20, hidden=4, validation=2)
+    base = DegreePolicy("feasible-first", order=padded(problem, [(4, 2, 1)] * 3))
+    errors = [[r.error for r in solver.train(problem, base, free(problem, seed)).rounds] for seed in (1, 1, 2)]
+    assert errors[0] == errors[1] != errors[2]
+
+
+def test_values_learned_on_a_stream_lower_its_blocking():
+    """From an order that takes the smallest degree, the learned policy blocks clearly fewer jobs on streams it never saw."""
+    problem = stream(150, beta="C", load=1.1)
+    base = DegreePolicy("feasible-first", order=padded(problem, [(1,)] * 3))
+    solver = PolicyDegree(iterations=3, streams=12, steps=100, validation=6)
+    trained = solver.train(problem, base, free(problem))
+    judged = [problem.resample(seed) for seed in range(8)]
+    before, after = (sum(e.blocked for e in simulate_many(judged, p)) for p in (base, trained.policy))
+    assert after < 0.9 * before
+
+
+def test_trace_returns_by_definition():
+    """A lambda of 1 adds up the discounted rewards to come, with the value at the end; one of 0 looks one step ahead."""
+    rng = np.random.default_rng(0)
+    rewards, values = rng.integers(0, 2, 6).astype(float), rng.normal(size=6)
+    one, two = (trace_returns(rewards, values, 0.9, trace) for trace in (1.0, 0.0))
+    for t in range(5):
+        seen = sum(0.9**i * rewards[t + 1 + i] for i in range(5 - t)) + 0.9 ** (5 - t) * values[5]
+        assert one[t] == pytest.approx(seen)
+        assert two[t] == pytest.approx(rewards[t + 1] + 0.9 * values[t + 1])
+
+
+def test_a_network_fits_what_it_can_express():
+    """Least squares on a known function; its values are those that the simulator would compute."""
+    rng = np.random.default_rng(0)
+    states = rng.random((4000, 5)).astype(np.float32)
+    targets = (3 * np.maximum(0, states[:, 0] - states[:, 1]) - states[:, 2]).astype(np.float32)
+    network = ValueNetwork(5, 16, rng)
+    first = network.fit(states, targets, 1, 0.01, rng)
+    network.fit(states, targets, 400, 0.01, rng)
+    assert network.fit(states, targets, 1, 1e-6, rng) < 0.02 * first
+    assert len(network.weights) == network_size(5, 16)
+    linear, output, bias, hidden = np.split(network.weights, [5, 21, 37])
+    by_hand = states @ linear + np.maximum(0, states @ hidden.reshape(16, 5).T + bias) @ output + network.constant
+    np.testing.assert_allclose(network.values(states), by_hand, atol=1e-3)
 
 
 def test_tuning_streams_are_never_those_judged():
@@ -159,18 +198,6 @@ def test_clearly_better_needs_two_standard_errors():
     assert clearly_better(np.array([5, 5, 5]), np.array([9, 9, 9]))
     assert not clearly_better(np.array([5, 9, 5]), np.array([5, 6, 8]))
     assert not clearly_better(np.array([5, 5]), np.array([5, 5]))
-
-
-def test_work_left_by_definition():
-    """The shaping potential is the server time still to run just before each arrival."""
-    problem = stream(40, load=1.3, arrivals="poisson")
-    run = simulate(problem, DegreePolicy("max-degree"))
-    arrival, end = problem.arrival, problem.arrival + run.jct
-    expected = [
-        sum(float(run.held[i]) * max(0, int(end[i] - now)) for i in range(k) if run.jct[i] > 0)
-        for k, now in enumerate(arrival)
-    ]
-    np.testing.assert_allclose(work_left(run), expected, rtol=1e-6, atol=100)
 
 
 def test_solve_defaults_to_feasible_first():
@@ -211,7 +238,7 @@ def test_wrong_policy_texts(text, words):
         ("feasible-first", {"training": 0}, "option training"),
         ("rollout", {"samples": 0}, "option samples"),
         ("rollout", {"terminal": -1.0}, "option terminal"),
-        ("policy-degree", {"peers": 1}, "option peers"),
+        ("policy-degree", {"hidden": -1}, "option hidden"),
         ("policy-degree", {"discount": 1.5}, "option discount"),
         ("constant-degree", {"training": 0}, "option training"),
     ],

@@ -14,8 +14,9 @@ from placeopt.model.errors import InputError
 from placeopt.plotting.jobs import chrome_trace, occupancy, plot_occupancy
 from placeopt.solvers.degree.feasible_first import padded
 from placeopt.streams import DegreePolicy, JobStreamProblem, Summary, simulate, simulate_many
+from placeopt.streams.episode_arrays import LOOKS_AHEAD, PACKED_AHEAD, num_features
 from placeopt.streams.episode_loop import CAUSES
-from placeopt.streams.simulator import confidence_interval, record_episode
+from placeopt.streams.simulator import confidence_interval, network_size, record_episode
 
 GRID = {"grid": (2, 2, 2), "memory": 500_000_000}
 
@@ -25,9 +26,7 @@ def policies(problem):
     orders = [row for row in ((4, 2, 1, 8), (2, 1), (8, 4, 1)) if set(row) <= set(problem.jobs.degrees)]
     order = padded(problem, [orders[m % len(orders)] for m in range(len(problem.jobs.profiles))])
     rng = np.random.default_rng(5)
-    from placeopt.streams.episode_arrays import num_features
-
-    weights = rng.normal(size=num_features(len(problem.jobs.degrees)))
+    weights = rng.normal(size=network_size(num_features(len(problem.jobs.degrees)), 3))
     return [
         DegreePolicy("max-degree"),
         DegreePolicy("min-degree"),
@@ -36,8 +35,8 @@ def policies(problem):
         DegreePolicy("feasible-first", order=order),
         DegreePolicy("feasible-first", order=order, fragmentation=1.5),
         DegreePolicy("rollout", order=order, samples=3, depth=4),
-        DegreePolicy("policy-degree", order=order, weights=weights),
-        DegreePolicy("policy-degree", order=order, weights=weights, temperature=1.0),
+        DegreePolicy("policy-degree", weights=weights),
+        DegreePolicy("policy-degree", weights=weights, explore=0.5),
     ]
 
 
@@ -187,43 +186,88 @@ def test_threads_do_not_change_the_answer():
 
 
 def test_recording_does_not_change_an_episode():
-    """Recorded features come with the same outcomes; what was chosen was valid."""
+    """Recorded descriptions come with the same outcomes."""
     problem = stream(60, load=1.2)
     for policy in policies(problem):
-        run = record_episode(problem, policy, seed=2)
+        episode, afterwards = record_episode(problem, policy, seed=2)
         plain = simulate(problem, policy, seed=2)
-        assert run.episode.cause.tolist() == plain.cause.tolist()
-        assert run.valid[np.arange(60), run.chosen].all()
-        assert np.isfinite(run.features).all()
+        assert episode.cause.tolist() == plain.cause.tolist()
+        assert afterwards.shape == (60, num_features(len(problem.jobs.degrees)))
+        assert ((afterwards >= 0) & (afterwards <= 1)).all()
 
 
-def test_valid_actions_are_those_that_can_be_carried_out():
-    """The mask of the learned policy allows the degrees that meet the deadline and fit, and refusing."""
+def packed(problem, free, size):
+    """Return the servers of the blocks that first fit packs side by side into the free servers."""
+    blocks, left, count = problem.jobs.topology.blocks, set(free), 0
+    for row in range(blocks.size_ptr[size], blocks.size_ptr[size + 1]):
+        block = set(blocks.server[blocks.server_ptr[row] : blocks.server_ptr[row + 1]].tolist())
+        if block <= left:
+            left -= block
+            count += size
+    return count
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("grid", [GRID, {"grid": (5, 5, 3), "memory": 500_000_000}])
+def test_descriptions_by_definition(grid):
+    """Free servers and packable blocks at every look, from when each server is free again; more than one word of bits, too."""
+    problem = stream(12, load=1.3, seed=2, **grid)
+    episode, afterwards = record_episode(problem, DegreePolicy("max-degree"), seed=0)
+    shown = simulate(problem, DegreePolicy("max-degree"), record_servers=True)
+    num_servers = problem.jobs.topology.num_servers
+    free_at = np.full(num_servers, -1)
+    for job, now in enumerate(problem.arrival.tolist()):
+        if episode.jct[job]:
+            free_at[shown.servers[job]] = now + int(episode.jct[job])
+        at = {look: np.flatnonzero(free_at <= now + int(problem.mean_gap * look)).tolist() for look in LOOKS_AHEAD}
+        expected = [len(at[look]) for look in LOOKS_AHEAD]
+        expected += [packed(problem, at[look], size) for look in PACKED_AHEAD for size in problem.jobs.degrees[1:]]
+        np.testing.assert_allclose(afterwards[job] * num_servers, expected)
+
+
+def test_a_value_policy_takes_the_best_of_what_it_can_start():
+    """Its choice is the degree, or refusing, with the largest reward and discounted value, computed here once more."""
     problem = stream(40, load=1.3, seed=2, **GRID)
     policy = policies(problem)[7]
-    run = record_episode(problem, policy, seed=0)
-    degrees = problem.jobs.degrees
+    size = num_features(len(problem.jobs.degrees))
+    linear, output, bias, hidden = np.split(policy.weights, [size, size + 3, size + 6])
+    episode, _ = record_episode(problem, policy, seed=0)
+    topology, degrees, gap = problem.jobs.topology, problem.jobs.degrees, problem.mean_gap
+
+    def value(free_at, now):
+        at = {look: [s for s, t in enumerate(free_at) if t <= now + int(gap * look)] for look in LOOKS_AHEAD}
+        row = [len(at[look]) for look in LOOKS_AHEAD]
+        row += [packed(problem, at[look], u) for look in PACKED_AHEAD for u in degrees[1:]]
+        row = np.array(row) / topology.num_servers
+        return float(linear @ row + output @ np.maximum(0, bias + hidden.reshape(3, size) @ row))
+
+    free_at = [-1] * topology.num_servers
 
     def check(cluster, job, now, model, deadline):
-        for d, u in enumerate(degrees):
+        scores = {0: policy.discount * value(free_at, now)}
+        ends = {}
+        for u in degrees:
             length = cluster.length(model, u)
-            good = length is not None and length <= deadline and cluster.servers(model, u, now) is not None
-            assert bool(run.valid[job, d]) == good
-        return int(run.episode.degree[job]) or None
+            servers = None if length is None else cluster.servers(model, u, now)
+            if servers is None or length > deadline or now + length > problem.horizon:
+                continue
+            ends[u] = list(free_at)
+            for server in servers:
+                ends[u][topology.index(*server)] = now + length
+            scores[u] = 1.0 + policy.discount * value(ends[u], now)
+        chosen = int(episode.degree[job])
+        assert scores[chosen] == pytest.approx(max(scores.values()))
+        free_at[:] = ends.get(chosen, free_at)
+        return chosen or None
 
     stream_oracle.episode(problem, check)
 
 
-def test_zero_weights_but_for_the_order_are_feasible_first():
-    """The learned policy starts as an exact copy of its order."""
-    problem = stream(80, load=1.2)
-    order = padded(problem, [(4, 2, 1), (2, 8), (1,)])
-    weights = np.zeros_like(policies(problem)[7].weights)
-    weights[0] = 6.0
-    copy = simulate(problem, DegreePolicy("policy-degree", order=order, weights=weights))
-    plain = simulate(problem, DegreePolicy("feasible-first", order=order))
-    assert copy.degree.tolist() == plain.degree.tolist()
-    assert copy.cause.tolist() == plain.cause.tolist()
+@pytest.mark.parametrize("fields", [{"weights": None}, {"weights": np.zeros(7)}, {"weights": np.zeros(0)}])
+def test_networks_of_the_wrong_size_are_refused(fields):
+    """The weights must make whole layers for the topology's features."""
+    with pytest.raises(InputError, match="weights"):
+        simulate(stream(5), DegreePolicy("policy-degree", **fields))
 
 
 def test_rollout_improves_on_its_base():
@@ -262,7 +306,7 @@ def test_summary():
         ({"name": "feasible-first"}, "needs an order"),
         ({"name": "constant-degree", "degree": 3}, "degree 3 does not exist on the 2x2x2 grid"),
         ({"name": "feasible-first", "order": np.zeros((1, 1), int)}, "must have shape"),
-        ({"name": "max-degree", "weights": np.zeros(3)}, "weights, received"),
+        ({"name": "max-degree", "weights": np.zeros(3)}, "more per hidden unit, received"),
         ({"name": "max-degree", "samples": 0}, "samples must be >= 1"),
     ],
 )

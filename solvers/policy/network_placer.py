@@ -1,0 +1,169 @@
+"""The placers whose policy is a torch network: a recurrent one, a one-shot graph network, and a soft grouper.
+
+They are the published learners in small, as faithfully as a comparison needs: what they see and how they decide is theirs,
+the sizes are ours. All learn on the problem at hand, from its simulated makespan; torch comes with the extra of that name.
+
+References
+----------
+- A. Mirhoseini, H. Pham, Q. V. Le, B. Steiner, R. Larsen, Y. Zhou, N. Kumar, M. Norouzi, S. Bengio, J. Dean. Device
+  placement optimization with reinforcement learning. ICML 2017.
+- Y. Zhou, S. Roy, A. Abdolrashidi, D. Wong, P. C. Ma, Q. Xu, M. Zhong, H. Liu, A. Goldie, A. Mirhoseini, J. Laudon. GDP:
+  generalized device placement for dataflow graphs. arXiv 1910.01578, 2019.
+- A. Mirhoseini, A. Goldie, H. Pham, B. Steiner, Q. V. Le, J. Dean. A hierarchical model for device placement. ICLR 2018.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from placeopt.model.errors import MissingExtraError, Refused
+from placeopt.solvers.policy.learned_placer import LearnedPlacer
+from placeopt.solving.options import option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from placeopt.model.placement import Placement
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.solvers.policy.network_policy import NetworkPolicy
+    from placeopt.solvers.policy.placement_networks import Nodes
+    from placeopt.solving.tracker import Tracker
+
+LEAD = 3.0
+"""Logit that the teacher's device is given over the others."""
+
+
+@dataclass(frozen=True)
+class NetworkPlacer(LearnedPlacer):
+    """A placement network, trained on the problem by REINFORCE or PPO; one torch thread, so that runs repeat."""
+
+    batch: int = option(32, low=2, meaning="samples per step of the policy gradient")
+    learning_rate: float = option(0.005, above=0, meaning="Adam's step")
+    final_temperature: float = option(1.0, above=0, meaning="temperature of the softmaxes at the end of the budget")
+    hidden: int = option(32, low=2, meaning="width of the network")
+    learning: str = option("reinforce", choices=("reinforce", "ppo"), meaning="rule of the policy gradient")
+    clip: float = option(0.2, above=0, high=1, meaning="ppo: change of a choice's probability that still pays")
+    epochs: int = option(3, low=1, meaning="ppo: steps per batch")
+    entropy: float = option(0.0, low=0, meaning="weight of the entropy bonus")
+    penalty: float = option(3.0, above=0, meaning="negative reward of a placement that breaks a constraint")
+    warm_start: bool = option(True, meaning="begin near the teacher's placement; otherwise near uniform, as published")
+
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Learn on one torch thread."""
+        refuse_without_torch(self.name)
+        import torch
+
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            super().search(problem, tracker)
+        finally:
+            torch.set_num_threads(threads)
+
+    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> NetworkPolicy:
+        """Ask the teacher for an incumbent, and begin near it if the start is to be warm."""
+        from placeopt.solvers.policy.network_policy import NetworkPolicy
+        from placeopt.solvers.policy.placement_networks import describe
+
+        first = self.first_devices(tracker)
+        scale = float(tracker.value or problem.min_compute.sum())
+        nodes = describe(problem, self.groups_of(problem), first, LEAD)
+        return NetworkPolicy(problem, self, scale, tracker.rng(), lambda: self.network(nodes)())
+
+    def first_devices(self, tracker: Tracker[Placement]) -> NDArray[np.int64] | None:
+        """Ask the teacher for an incumbent; return its devices if the start is to be warm."""
+        self.ask_teacher(tracker)
+        return None if tracker.solution is None or not self.warm_start else tracker.solution.device
+
+    def groups_of(self, problem: PlacementProblem) -> NDArray[np.int64]:
+        """Return the group of every op that the network places as one: its unit."""
+        return np.array(problem.units.unit)
+
+    def network(self, nodes: Nodes) -> Callable[[], Any]:
+        """Return what makes the network for these nodes."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RecurrentPlacer(NetworkPlacer):
+    """Sequence-to-sequence LSTM with attention over groups of ops (Mirhoseini et al. 2017)."""
+
+    name: ClassVar[str] = "recurrent-placer"
+
+    length: int = option(128, low=1, meaning="groups at most; ops are grouped in topological order by equal work")
+
+    def groups_of(self, problem: PlacementProblem) -> NDArray[np.int64]:
+        """Return stretches of units in topological order."""
+        return stretches(problem, self.length)
+
+    def network(self, nodes: Nodes) -> Callable[[], Any]:
+        """Return what makes the recurrent network."""
+        from placeopt.solvers.policy.placement_networks import RecurrentNetwork
+
+        return lambda: RecurrentNetwork(nodes, self.hidden)
+
+
+@dataclass(frozen=True)
+class GraphPlacer(NetworkPlacer):
+    """Message passing, attention, and a device for every op at once (GDP)."""
+
+    name: ClassVar[str] = "graph-placer"
+
+    rounds: int = option(3, low=0, meaning="rounds of message passing")
+
+    def network(self, nodes: Nodes) -> Callable[[], Any]:
+        """Return what makes the graph network."""
+        from placeopt.solvers.policy.placement_networks import GraphNetwork
+
+        return lambda: GraphNetwork(nodes, self.hidden, self.rounds)
+
+
+@dataclass(frozen=True)
+class SoftGrouper(NetworkPlacer):
+    """Grouper and recurrent placer, learned jointly through softly assigned groups (Liu et al. 2019)."""
+
+    name: ClassVar[str] = "soft-grouper"
+
+    learning: str = option("ppo", choices=("reinforce", "ppo"), meaning="rule of the policy gradient")
+    groups: int = option(32, low=1, meaning="groups that ops may draw")
+
+    def network(self, nodes: Nodes) -> Callable[[], Any]:
+        """Return what makes grouper and placer."""
+        from placeopt.solvers.policy.placement_networks import SoftGrouperNetwork
+
+        return lambda: SoftGrouperNetwork(nodes, self.hidden, self.groups)
+
+
+def refuse_without_torch(name: str) -> None:
+    """Refuse to run where torch is not installed.
+
+    Raises
+    ------
+    Refused
+        Saying which extra to install.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise Refused(str(MissingExtraError("torch", "torch", f"solver '{name}'")))
+
+
+def stretches(problem: PlacementProblem, length: int) -> NDArray[np.int64]:
+    """Return the group of every op: at most `length` stretches of units in topological order, of about equal work."""
+    units = problem.units
+    position = np.empty(problem.num_ops, np.int64)
+    position[problem.topological_order] = np.arange(problem.num_ops)
+    order = np.argsort(position[units.first_op], kind="stable")
+    if len(order) > length:
+        work = np.bincount(units.unit, np.maximum(1, problem.min_compute).astype(np.float64))[order]
+        bucket = np.minimum(length - 1, ((np.cumsum(work) - work / 2) / work.sum() * length).astype(np.int64))
+        bucket = np.unique(bucket, return_inverse=True)[1]
+    else:
+        bucket = np.arange(len(order))
+    group = np.empty(len(order), np.int64)
+    group[order] = bucket
+    return group[units.unit]

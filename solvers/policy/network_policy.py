@@ -1,0 +1,124 @@
+"""Learning of placement networks: REINFORCE, or the clipped steps of PPO, on rewards of sampled placements.
+
+Needs torch; only the solvers' `begin` imports this file.
+
+References
+----------
+- R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement learning. Machine
+  Learning 8, 1992.
+- J. Schulman, F. Wolski, P. Dhariwal, A. Radford, O. Klimov. Proximal policy optimization algorithms. arXiv 1707.06347,
+  2017.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from placeopt.solvers.policy.advantages import square_root_rewards
+from placeopt.solvers.policy.grouping_graph import b_level_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from placeopt.model.problem import PlacementProblem
+    from placeopt.solvers.policy.network_placer import NetworkPlacer
+
+MAX_NORM = 1.0
+"""Longer gradients are shortened to this."""
+
+DECAY = 0.9
+"""Of the moving average of rewards that is the baseline."""
+
+
+class Network(Protocol):
+    """A network of `placement_networks`."""
+
+    def sample(self, count: int, temperature: float, generator: torch.Generator) -> torch.Tensor:
+        """Draw `count` rows of choices."""
+        ...
+
+    def log_probability(self, choices: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Return the log-probability of every choice, the shape of `choices`."""
+        ...
+
+    def devices(self, choices: torch.Tensor) -> torch.Tensor:
+        """Return the device of every op, (rows, n)."""
+        ...
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Return what learns."""
+        ...
+
+
+class NetworkSamples(NamedTuple):
+    """Placements that a network drew, and the choices that made them."""
+
+    devices: NDArray[np.int32]  # (batch, n)
+    ranks: NDArray[np.int64]  # (batch, n)
+    choices: torch.Tensor  # (batch, choices)
+
+
+class NetworkPolicy:
+    """A placement network that learns from the values of its samples."""
+
+    def __init__(
+        self, problem: PlacementProblem, config: NetworkPlacer, scale: float, rng: np.random.Generator,
+        make: Callable[[], Network],
+    ) -> None:  # fmt: skip
+        self.config, self.scale = config, scale
+        self.ranks = b_level_ranks(problem)
+        self.generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        self.network = seeded(make, int(rng.integers(2**62)))
+        self.steps = torch.optim.Adam(self.network.parameters(), lr=config.learning_rate)
+        self.baseline: float | None = None
+
+    def sample(self, count: int, temperature: float) -> NetworkSamples:
+        """Draw placements."""
+        with torch.no_grad():
+            choices = self.network.sample(count, temperature, self.generator)
+            devices = self.network.devices(choices).numpy().astype(np.int32)
+        return NetworkSamples(devices, np.tile(self.ranks, (count, 1)), choices)
+
+    def learn(self, samples: NetworkSamples, values: NDArray[np.int64], temperature: float) -> None:
+        """Take one step (REINFORCE) or several clipped ones (PPO) towards the better samples."""
+        advantage = torch.from_numpy(self._advantages(values).astype(np.float32))[:, None]
+        clipped = self.config.learning == "ppo"
+        before = None
+        for _ in range(self.config.epochs if clipped else 1):
+            now = self.network.log_probability(samples.choices, temperature)
+            before = now.detach() if before is None else before
+            ratio = torch.exp(now - before)
+            gain = ratio * advantage
+            if clipped:  # eq. 7 of PPO, for each choice
+                low, high = 1 - self.config.clip, 1 + self.config.clip
+                gain = torch.minimum(gain, ratio.clamp(low, high) * advantage)
+            # -log p of what was drawn estimates the entropy; its gradient is that of REINFORCE
+            surprise = -(now.detach().sum(dim=1) * now.sum(dim=1)).mean() / now.shape[1]
+            descend(self.steps, -gain.sum(dim=1).mean() - self.config.entropy * surprise)
+
+    def _advantages(self, values: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return square-root rewards over their moving average, scaled by their deviation."""
+        rewards = square_root_rewards(values, self.scale, self.config.penalty)
+        mean = float(rewards.mean())
+        self.baseline = mean if self.baseline is None else DECAY * self.baseline + (1 - DECAY) * mean
+        return np.asarray((rewards - self.baseline) / max(1e-9, float(rewards.std())))
+
+
+def seeded(make: Callable[[], Network], seed: int) -> Network:
+    """Return a network with weights drawn from a seed; the state of torch's own generator stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def descend(steps: torch.optim.Adam, loss: torch.Tensor) -> None:
+    """Take one step along the shortened gradient of a loss."""
+    steps.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(steps.param_groups[0]["params"], MAX_NORM)
+    steps.step()
