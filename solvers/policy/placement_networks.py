@@ -64,10 +64,9 @@ def describe(problem: PlacementProblem, label: NDArray[np.int64], first: NDArray
     shares = np.column_stack([mean / count, m * time / max(1.0, time.sum() / k), m * size / max(1.0, size.sum())])
     ends = label[problem.producer[problem.edge_tensor]], label[problem.consumer]
     crossing = ends[0] != ends[1]
-    return Nodes(
-        torch.from_numpy(label.copy()), _tensor(shares), *(torch.from_numpy(end[crossing]) for end in ends),
-        torch.from_numpy(allowed | ~allowed.any(axis=1, keepdims=True)), _tensor(prior),
-    )  # fmt: skip
+    source, target = (torch.from_numpy(end[crossing]) for end in ends)
+    open_to = torch.from_numpy(allowed | ~allowed.any(axis=1, keepdims=True))
+    return Nodes(torch.from_numpy(label.copy()), _tensor(shares), source, target, open_to, _tensor(prior))
 
 
 def _tensor(array: NDArray[np.float64]) -> Tensor:

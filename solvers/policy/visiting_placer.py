@@ -50,7 +50,7 @@ class VisitingPlacer(NetworkPlacer):
     horizon: int = option(16, low=1, meaning="visits between two steps of learning")
     discount: float = option(0.9, low=0, high=1, meaning="discount of rewards per visit")
 
-    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> Visits:
+    def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> Any:
         """Ask the teacher for an incumbent, at which episodes begin if the start is to be warm."""
         first = self.first_devices(tracker)
         return Visits(problem, self, first, tracker)
