@@ -132,11 +132,10 @@ class PolicyDegree(DegreeSolver):
             if not seen:
                 network.constant = float(rewards.mean()) / max(1e-9, 1 - self.discount)
             seen = [*seen[-KEPT + 1 :] * (iteration > 1), self._targets(states, rewards, network, first=not seen)]
-            error = network.fit(
-                *(np.concatenate(part) for part in zip(*seen, strict=True)),
-                self.steps * (FIRST_STEPS if iteration == 0 else 1),
-                self.learning_rate * (1 - progress * (1 - FINAL_RATE)), rng,
-            )  # fmt: skip
+            states_seen, targets_seen = (np.concatenate([part[i] for part in seen]) for i in range(2))
+            steps = self.steps * (FIRST_STEPS if iteration == 0 else 1)
+            rate = self.learning_rate * (1 - progress * (1 - FINAL_RATE))
+            error = network.fit(states_seen, targets_seen, steps, rate, rng)
             rounds.append(Round(error, 1.0 - float(rewards.mean())))
             served = self._greedy(network)
             found.append(served)
