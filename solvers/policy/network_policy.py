@@ -12,7 +12,7 @@ References
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solvers.policy.network_placer import NetworkPlacer
 
 MAX_NORM = 1.0
 """Longer gradients are shortened to this."""
@@ -64,10 +63,10 @@ class NetworkSamples(NamedTuple):
 
 
 class NetworkPolicy:
-    """A placement network that learns from the values of its samples."""
+    """A placement network that learns from the values of its samples; `config` has the options of a `NetworkPlacer`."""
 
     def __init__(
-        self, problem: PlacementProblem, config: NetworkPlacer, scale: float, rng: np.random.Generator,
+        self, problem: PlacementProblem, config: Any, scale: float, rng: np.random.Generator,
         make: Callable[[], Network],
     ) -> None:  # fmt: skip
         self.config, self.scale = config, scale
