@@ -68,6 +68,7 @@ class Portfolio(MeasuringSearch):
     """Heuristics, cross-entropy, annealing and large neighbourhood search on one incumbent."""
 
     name: ClassVar[str] = "portfolio"
+    proves: ClassVar[bool] = True
     kernels: ClassVar[tuple[str, ...]] = (*MeasuringSearch.kernels, "bounds")
 
     lns: bool = option(True, meaning="use large neighbourhood search (only with a limit of time)")

@@ -45,7 +45,8 @@ def solve_command(
     ] = None,
     bound_seconds: Annotated[
         float | None, typer.Option(
-            "--bound-seconds", min=0, help="Time for the lower bound before the searches; a tenth of theirs, at most 5."
+            "--bound-seconds", min=0,
+            help="Time for the lower bound before the searches; a tenth of theirs, at most 5; none where one of them proves it.",
         )
     ] = None,
     json: common.Json = False,
@@ -74,6 +75,8 @@ def solve_command(
         seconds = DEFAULT_SECONDS
     if bound_seconds is None:
         bound_seconds = MOST_BOUND_SECONDS if seconds is None else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
+        if seconds is not None and any(getattr(solver, "proves", False) for _, solver in solvers):
+            bound_seconds = 0.0  # the quickest ones only
     comparison = Comparison(problem, failures=broken)
     outcome = Outcome(folder, single=len(names) == 1, json=json, own=is_own_model(options.source))
     with (

@@ -26,12 +26,14 @@ class SearchSolver(ABC):
     name : registered name.
     endless : whether it never stops by itself, so that a budget of seconds or evaluations is needed.
     watched_from : ops times devices from which a single step may outlast a limit: see `placeopt.solving.deadline`.
+    proves : whether it proves the bounds of the objective itself, in a tenth of its time: nobody need do so before.
     kernels : groups of kernels that it calls, besides those of the objective: see `placeopt.solving.compilation`.
     """
 
     name: ClassVar[str]
     endless: ClassVar[bool] = False
     watched_from: ClassVar[int] = LARGE
+    proves: ClassVar[bool] = False
     kernels: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
