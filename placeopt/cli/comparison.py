@@ -135,13 +135,14 @@ def chosen_solvers(
 
 def compare(
     comparison: Comparison, solvers: Sequence[tuple[str, Any]], budget: Budget, *, seed: int, initial: Any,
-    bound_seconds: float, announce: Callable[[str], None], on_progress: OnProgress | None,
+    bound_seconds: float | None, announce: Callable[[str], None], on_progress: OnProgress | None,
     keep: Callable[[Result[Any]], object], meanwhile: Callable[[Comparison], object] = lambda _: None,
 ) -> None:  # fmt: skip
     """Prove bounds, run the solvers one after the other, and fill `comparison`; Ctrl-C ends it with what is known.
 
     Parameters
     ----------
+    bound_seconds : time for bounds before the solvers, None where one of them proves bounds.
     announce : told what runs now. keep : called with every result as soon as there is one.
     meanwhile : called while other processes compile kernels.
     """
@@ -151,8 +152,9 @@ def compare(
         groups = kernels_of(objective_of(problem), [solver for _, solver in solvers], bounds=True)
         needed = _kernels_at_once(problem, solvers, budget)
         with early_start(groups, groups if needed is None else needed, meanwhile=lambda: meanwhile(comparison)):
-            announce("lower bound")
-            comparison.report = bound(problem, seconds=bound_seconds)
+            if bound_seconds is not None:
+                announce("lower bound")
+                comparison.report = bound(problem, seconds=bound_seconds)
             for name, solver in solvers:
                 announce(name)
                 result = _run_one(comparison, name, solver, budget, seed, initial, on_progress, alone=len(solvers) == 1)
@@ -165,6 +167,8 @@ def compare(
                     break
             if not comparison.interrupted:
                 comparison.alone = plainest_value(comparison)
+                if comparison.report is None and not any(result.lower_bound for result in comparison.results):
+                    comparison.report = bound(problem, seconds=0.0)  # whoever was to prove bounds has failed
     except KeyboardInterrupt:
         comparison.interrupted = True
     comparison.results = comparison.results or comparison.first

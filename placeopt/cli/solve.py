@@ -46,7 +46,7 @@ def solve_command(
     bound_seconds: Annotated[
         float | None, typer.Option(
             "--bound-seconds", min=0,
-            help="Time for the lower bound before the searches; a tenth of theirs, at most 5; none where one of them proves it.",
+            help="Time for the lower bound before the searches; a tenth of theirs, at most 5; none where one of them proves bounds.",
         )
     ] = None,
     json: common.Json = False,
@@ -74,9 +74,9 @@ def solve_command(
     if seconds is None and evaluations is None:
         seconds = DEFAULT_SECONDS
     if bound_seconds is None:
-        bound_seconds = MOST_BOUND_SECONDS if seconds is None else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
-        if seconds is not None and any(getattr(solver, "proves", False) for _, solver in solvers):
-            bound_seconds = 0.0  # the quickest ones only
+        proved_later = seconds is not None and any(getattr(solver, "proves", False) for _, solver in solvers)
+        if not proved_later:
+            bound_seconds = MOST_BOUND_SECONDS if seconds is None else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
     comparison = Comparison(problem, failures=broken)
     outcome = Outcome(folder, single=len(names) == 1, json=json, own=is_own_model(options.source))
     with (
