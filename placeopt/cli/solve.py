@@ -46,7 +46,7 @@ def solve_command(
     bound_seconds: Annotated[
         float | None, typer.Option(
             "--bound-seconds", min=0,
-            help="Time for the lower bound before the searches; a tenth of theirs, at most 5; none where one of them proves bounds.",
+            help="Time for the lower bound before the searches; a tenth of theirs, at most 5; none where one proves bounds.",
         )
     ] = None,
     json: common.Json = False,
