@@ -5,9 +5,10 @@ between two of its own instructions; where a compiled call takes longer, a watch
 lets the command rescue what it has and ends the process.
 
 Two things would crash. An exception in the midst of numba's compiler leaves LLVM's modules half made, and what then
-evaluates or compiles stumbles over them: while the main thread compiles, the signal is only noted, and told again
-when it has finished. And the end of the interpreter takes LLVM and CP-SAT down while threads may still be inside
-them: after a signal the process ends without.
+evaluates or compiles stumbles over them; one in the Python code with which a kernel makes its named tuple of results is
+not looked for there. Inside numba the signal is only noted, and told again when the main thread is out of it. And the
+end of the interpreter takes LLVM and CP-SAT down while threads may still be inside them: after a signal the process
+ends without.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from types import FrameType
+from typing import NoReturn
 
 GRACE = 1.5
 """Seconds that the main thread has to react."""
@@ -45,7 +47,7 @@ class Terminated(KeyboardInterrupt):
 class _State:
     received: int = 0
     reacting = False  # whether the exception was raised in the main thread
-    noted = False  # whether a signal came while the main thread was compiling
+    noted = False  # whether a signal came while the main thread was inside numba
     rescue: Callable[[], object] | None = None
     said = threading.Event()
 
@@ -100,28 +102,31 @@ def signals_handled() -> Iterator[None]:
         os.close(writer)  # ends the watching thread
 
 
-def _raise(number: int, frame: Any) -> None:
+def _raise(number: int, frame: FrameType | None) -> None:
     """Raise the first signal; those that follow change nothing, for the end has begun."""
     if _State.received:
         return
-    _State.noted = _compiling()
+    _State.noted = _inside_numba(frame)
     if not _State.noted:
         _State.received, _State.reacting = number, True
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _tell_again(number: signal.Signals) -> None:
-    """Send the signal to the main thread once more, which may have finished compiling."""
+    """Send the signal to the main thread once more, which may be out of numba."""
     if hasattr(signal, "pthread_kill"):  # also ends a call that waits
         signal.pthread_kill(threading.main_thread().ident or 0, number)
     else:
         _thread.interrupt_main(number)
 
 
-def _compiling() -> bool:
-    """Whether this thread is inside numba's compiler."""
-    module = sys.modules.get("numba.core.compiler_lock")
-    return module is not None and bool(module.global_compiler_lock.is_locked())
+def _inside_numba(frame: FrameType | None) -> bool:
+    """Whether a function of numba is being called: its compiler, or what kernels call to unpack and pack their values."""
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in ("numba", "llvmlite"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _others_run() -> bool:
@@ -129,20 +134,22 @@ def _others_run() -> bool:
     return any(t is not threading.current_thread() and t.name != WATCHER for t in threading.enumerate())
 
 
+def _in_midst() -> bool:
+    """Whether a signal or the end of the time may have left a thread inside a library."""
+    deadline = sys.modules.get("placeopt.solving.deadline")
+    return received() or (deadline is not None and deadline.left_behind())
+
+
 def leave(code: int) -> NoReturn:
     """End the process; after a signal, and where a search was left behind, without taking down what threads are in."""
-    deadline = sys.modules.get("placeopt.solving.deadline")
-    abandoned = deadline is not None and deadline.left_behind()
-    if (received() or abandoned) and threading.current_thread() is threading.main_thread():
+    if _in_midst() and threading.current_thread() is threading.main_thread():
         end_process(code)
     sys.exit(code)
 
 
 def end_process(code: int) -> NoReturn:
     """End the process, its exit functions called and its output written, without taking libraries down."""
-    deadline = sys.modules.get("placeopt.solving.deadline")
-    abandoned = deadline is not None and deadline.left_behind()
-    if not ((received() or abandoned) and _others_run()):
+    if not (_in_midst() and _others_run()):
         # exit functions release compiled code, also that which a thread is in
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -7,9 +7,11 @@ compiler's last stage (LLVM), not before: each is then analysed once, however of
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from numba import njit
+from numba.core import serialize
 
 from placeopt.model.interpreted import interpretable
 
@@ -26,6 +28,10 @@ def uncounted_entry(function: Callable[..., Any]) -> Any:
     """The same where it makes no array and returns none: no references to its arguments are counted."""
     return interpretable(njit(cache=True, nogil=True, _nrt=False)(function))
 
+
+serialize._numba_unpickle = lru_cache(maxsize=None)(serialize._numba_unpickle)
+"""What kernels ask for the class of a named tuple that they return: numba crashes if a signal ends it with an exception, as
+can happen to a function in Python, but not to a cache's hit."""
 
 inner = njit(cache=True, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """A kernel that only kernels call."""
