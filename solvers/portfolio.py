@@ -18,6 +18,7 @@ from placeopt.solvers.dual_side import DualSide, worth_it
 from placeopt.solvers.search.batch_search import MeasuringSearch
 from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solving.compilation import kernels_of, ready
+from placeopt.solving.deadline import is_large
 from placeopt.solving.options import option
 from placeopt.solving.registry import make_solver, specs
 from placeopt.solving.run import run_part
@@ -85,10 +86,10 @@ class Portfolio(MeasuringSearch):
         stages = Stages(evaluator)
         if self.measure is not None and tracker.solution is not None:
             evaluator.value_of(tracker.solution)
-        if is_large(problem):
+        if is_large(problem, LARGE):
             stages.slices()
         for index, name in enumerate(in_turn(problem)):
-            if index == (2 if is_large(problem) else PLACED):
+            if index == (2 if is_large(problem, LARGE) else PLACED):
                 stages.bound()
             if problem.num_ops <= SLOW.get(name, problem.num_ops):
                 stages.heuristic(name)
@@ -126,14 +127,9 @@ def _hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
     return {"annealing": ("walks",) if walks else ("populations",), "cross-entropy": ("populations",)}.get(search, ())
 
 
-def is_large(problem: PlacementProblem) -> bool:
-    """Whether even a list heuristic takes its time."""
-    return problem.num_ops * problem.num_devices > LARGE
-
-
 def in_turn(problem: PlacementProblem) -> tuple[str, ...]:
     """Heuristics in the order in which they run; on large problems the one that is worth its time comes first."""
-    if not is_large(problem):
+    if not is_large(problem, LARGE):
         return HEURISTICS
     return FIRST, SECOND, *(name for name in HEURISTICS if name not in (FIRST, SECOND))
 
@@ -177,7 +173,7 @@ class Stages:
         tracker, measured = self.tracker, self.evaluator.measure is not None
         if not self._takes(name) or not self._compiled(name, kernels_of(self.evaluator.objective, [make_solver(name)])):
             return
-        large = is_large(self.evaluator.problem)
+        large = is_large(self.evaluator.problem, LARGE)
         needed = tracker.solution is None  # an answer, even a late one
         expected = self.first_seconds * SHARE_OF_FIRST.get(name, 2.0)
         if not needed and (tracker.stop() or self._nothing_left() or tracker.seconds_left < expected):

@@ -32,7 +32,6 @@ DEFAULTS: dict[str, Any] = {
     "colocation": -1, "meta": -1, "backward": False, "unshaped": False,
 }  # fmt: skip
 
-REPEATED = ("refuse", "merge", "parallel")
 MAX_KINDS = 1000
 """Most kinds of device with measured times."""
 

@@ -47,9 +47,9 @@ class Comparison:
         kernels were, or nothing else is found.
     results : in the order of the solvers; bounds are shared, for one that holds for one solution holds for all.
     failures : solvers that refused or failed; what a failed one had found is among the results.
-    report : bounds proved beforehand, None before that. alone : value of the best single device, None if no device can hold
-        the model or the objective has no such line. contradiction : whether a bound of one solver exceeds
-        the value of another. note : a line about how they ran, "" for as usual.
+    report : bounds proved before the solvers, or after them if who was to prove bounds failed; None without.
+    alone : value of the best single device, None if no device can hold the model or the objective has no such line.
+    contradiction : whether a bound of one solver exceeds the value of another. note : a line about how they ran, "" for as usual.
     """
 
     problem: Any
@@ -185,7 +185,7 @@ def _kernels_at_once(problem: Any, solvers: Sequence[tuple[str, Any]], budget: B
         return None
     needed: list[str] = []
     for _, solver in solvers:
-        kernels = getattr(solver, "kernels_at_once", lambda _: None)(problem)
+        kernels = _at_once(solver, problem)
         if kernels is None:
             return None
         needed += kernels
@@ -194,7 +194,13 @@ def _kernels_at_once(problem: Any, solvers: Sequence[tuple[str, Any]], budget: B
 
 def interpretable(solver: Any, problem: Any) -> bool:
     """Whether a solver needs no compiled kernel at all."""
-    return getattr(solver, "kernels_at_once", lambda _: None)(problem) == ()
+    return _at_once(solver, problem) == ()
+
+
+def _at_once(solver: Any, problem: Any) -> tuple[str, ...] | None:
+    """Groups of kernels without which a solver cannot begin, None where it does not say: all of its groups."""
+    named: tuple[str, ...] | None = getattr(solver, "kernels_at_once", lambda _: None)(problem)
+    return named
 
 
 def _run_one(

@@ -73,10 +73,9 @@ def solve_command(
     start = None if initial is None else read_solution(problem, initial).solution
     if seconds is None and evaluations is None:
         seconds = DEFAULT_SECONDS
-    if bound_seconds is None:
-        proved_later = seconds is not None and any(getattr(solver, "proves", False) for _, solver in solvers)
-        if not proved_later:
-            bound_seconds = MOST_BOUND_SECONDS if seconds is None else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
+    proved_later = seconds is not None and any(getattr(solver, "proves", False) for _, solver in solvers)
+    if bound_seconds is None and not proved_later:
+        bound_seconds = MOST_BOUND_SECONDS if seconds is None else min(MOST_BOUND_SECONDS, BOUND_SHARE * seconds)
     comparison = Comparison(problem, failures=broken)
     outcome = Outcome(folder, single=len(names) == 1, json=json, own=is_own_model(options.source))
     with (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 from placeopt.model.errors import InfeasiblePlacementError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
@@ -112,6 +112,21 @@ class Objective(Protocol):
     def timetable(self, problem: Any, solution: Any, queue: str) -> dict[str, Any]:
         """When everything of a solution runs, as plain JSON; {} where the solution says it all."""
         ...
+
+
+def agreed(violations: Sequence[str], what: str, value: Callable[[], int], counted: Callable[[], int]) -> Finished:
+    """Return the value of a solution that breaks no constraint, if the evaluator's and the judge's are the same.
+
+    Parameters
+    ----------
+    what : the value's name. value, counted : the evaluator's and the judge's, found only if nothing is broken.
+    """
+    if violations:
+        return Finished(None, "", tuple(violations))
+    found, judged = value(), counted()
+    if found != judged:
+        return Finished(None, "", (f"the evaluator finds a {what} of {found}, the judge {judged}",))
+    return Finished(found, "", ())
 
 
 class PlainObjective(ABC):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 LEAST_WORK = 40_000
 """Steps (about a millisecond) below which handing work to threads costs more than it saves."""
@@ -36,6 +37,19 @@ def parallel_slices(run: Callable[[slice], None], count: int, work: int, threads
         return
     edges = np.linspace(0, count, min(count, 4 * workers) + 1).astype(int).tolist()
     list(_pool(workers).map(run, [slice(a, b) for a, b in pairwise(edges)]))
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use `count` threads inside the block."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}

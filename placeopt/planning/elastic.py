@@ -34,19 +34,6 @@ Shard = tuple[int, int, str]
 """Degree, number of the part, and form of the part of a layer that a device holds."""
 
 
-def plans_of_offers(
-    problem: StepPlanProblem, offers: Sequence[DevicePool], *, seconds: float = 5.0
-) -> dict[str, Planned | None]:
-    """Return the fastest and the cheapest plan per sample over the offers, alone and in pairs of kinds.
-
-    Raises
-    ------
-    InputError
-        If there is no offer, or none has a price.
-    """
-    return best_of(plan_offers(problem, offers, seconds=seconds))
-
-
 def best_of(plans: Sequence[Planned]) -> dict[str, Planned | None]:
     """Return the fastest and the cheapest plan per sample."""
     fastest = min(plans, key=lambda planned: planned.step_seconds or 0.0, default=None)

@@ -77,11 +77,6 @@ class StepSchedule:
         """Whether a plan says how many micro-batches each stage keeps (`TrainingPlan.kept`)."""
         return self.name == REPETEND
 
-    @property
-    def counts_stages(self) -> bool:
-        """Whether what a stage keeps depends on the number of stages before it."""
-        return self.chunks > 1 or self.splits_backward
-
     def allows(self, stages: int, rounds: int) -> bool:
         """Whether the schedule exists for this number of stages and of micro-batches per replica."""
         if self.chunks > 1:

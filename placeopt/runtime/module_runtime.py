@@ -15,6 +15,7 @@ import numpy as np
 
 from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.graph import OpGraph
+from placeopt.model.threads import torch_threads
 from placeopt.programs.torch_program import attribute, check_devices, flat
 from placeopt.runtime.measurement import Measurement, check_placement
 from placeopt.runtime.serial_runtime import worker_cluster
@@ -67,19 +68,13 @@ class ModuleRuntime:
         ExecutionError
             If an op fails or, with `check`, a result differs from the unsplit module's.
         """
-        import torch
-
         placement = check_placement(graph, placement, self.num_devices, repeat)
         tasks = ModuleTasks(self.program, graph, self.alias)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with torch_threads(1):
             engine = Engine(tasks.graph, ModuleWork(tasks, placement, self.devices), placement, self.devices)
             runs = [engine.run() for _ in range(repeat + 1)][1:]
             if check:
                 self._compare(tasks, engine)
-        finally:
-            torch.set_num_threads(threads)
         times = np.stack([run[0] for run in runs])
         moved = [np.column_stack([np.full(len(run[1]), turn), run[1]]) for turn, run in enumerate(runs)]
         rows = np.concatenate(moved)

@@ -13,6 +13,7 @@ from placeopt.instances.traces import kineto
 from placeopt.instances.traces.trace import Trace, match, read_trace
 from placeopt.model.errors import ExecutionError
 from placeopt.model.files import one_line
+from placeopt.model.threads import torch_threads
 from placeopt.programs.torch_program import check_devices
 from placeopt.runtime.module_runtime import ModuleTasks, ModuleWork
 from placeopt.runtime.onnx_sessions import whole_session
@@ -93,15 +94,14 @@ def torch_op_seconds(
     tasks = ModuleTasks(program, graph, alias)
     work = ModuleWork(tasks, Placement(np.zeros(graph.num_ops, dtype=np.int64)), (device,))
     cuda = torch.device(device).type == "cuda"
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
     try:
-        _once(tasks, work)
-        with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as profiler:
-            for _ in range(repeat + 1):
-                _once(tasks, work, mark=True)
-                if cuda:
-                    torch.cuda.synchronize()
+        with torch_threads(threads):
+            _once(tasks, work)
+            with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]) as profiler:
+                for _ in range(repeat + 1):
+                    _once(tasks, work, mark=True)
+                    if cuda:
+                        torch.cuda.synchronize()
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
             profiler.export_chrome_trace(str(file))
@@ -110,8 +110,6 @@ def torch_op_seconds(
             keep.write_text(text, encoding="utf-8")
     except RuntimeError as error:
         raise ExecutionError(f"module '{program.program.name}': {one_line(str(error), 300)}") from error
-    finally:
-        torch.set_num_threads(before)
     trace: Trace = kineto.read(json.loads(text))
     return costs_of(graph, match(graph, trace), kind=kind or _kind(device), family=trace.family)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from placeopt.model.bound import BoundReport, check_methods
 from placeopt.model.errors import InfeasiblePlacementError
-from placeopt.model.objective import Finished, PlainObjective, time_text
+from placeopt.model.objective import Finished, PlainObjective, agreed, time_text
 from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingSolution
@@ -55,13 +55,10 @@ class TotalCost(PlainObjective):
 
     def finish(self, problem: ShardingProblem, solution: ShardingSolution, queue: str | None = None) -> Finished:
         """Value and judge a choice; evaluator and judge must agree on its cost."""
-        violations = tuple(self.judge(problem, solution))
-        if violations:
-            return Finished(None, "", violations)
-        cost, counted = evaluate(problem, solution), judged_cost(problem, solution)
-        if cost != counted:
-            return Finished(None, "", (f"the evaluator finds a cost of {cost}, the judge {counted}",))
-        return Finished(cost, "", ())
+        return agreed(
+            self.judge(problem, solution), "cost",
+            lambda: evaluate(problem, solution), lambda: judged_cost(problem, solution),
+        )  # fmt: skip
 
     def details(self, problem: ShardingProblem, solution: ShardingSolution) -> dict[str, Any]:
         """Return the highest usage, the limit and the strategies, for the command line."""

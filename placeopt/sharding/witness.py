@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from placeopt.sharding.problem import ShardingProblem
 
     Ints = NDArray[np.int64]
+    Tables = dict[tuple[int, int], NDArray[Any]]
 
 NEVER = 2**62
 """What a strategy that does not fit is asked for along every edge."""
-
 
 PATIENCE = 500
 """Steps without a better bound after which the search for prices ends."""
@@ -60,8 +60,9 @@ def sharding_witness(problem: ShardingProblem, bound: int, method: str, seconds:
     integers = None
     if condensed.compact.num_nodes and usage_unit(problem) == 1:
         integers = _improved(condensed, bound, time.perf_counter() + max(seconds, 1.0))
-    sums = _carried_over(problem, condensed, fits, integers)
-    reached = _added_up(problem, sums)
+    tables = merged_tables(problem)
+    sums = _carried_over(problem, condensed, fits, tables, integers)
+    reached = _added_up(problem, fits, tables, sums)
     content = {
         "bits": [sums.cost_bits, sums.price_bits],
         "prices": [list(pair) for pair in sums.prices],
@@ -83,11 +84,11 @@ def _improved(condensed: Condensed, bound: int, end: float) -> Integers:
 
 
 def _carried_over(
-    problem: ShardingProblem, condensed: Condensed, fits: NDArray[np.bool_], integers: Integers | None
+    problem: ShardingProblem, condensed: Condensed, fits: NDArray[np.bool_], tables: Tables, integers: Integers | None
 ) -> Sums:
     """Return the witness of the condensed problem as one of the problem."""
     bits = integers.cost_bits if integers else 0
-    tables, starts, fixed = merged_tables(problem), problem.node_ptr, condensed.fixed.tolist()
+    starts, fixed = problem.node_ptr, condensed.fixed.tolist()
     allowed = [np.flatnonzero(fits[a:b]) for a, b in pairwise(starts)]
     messages = {}
     for (u, v), table in tables.items():
@@ -113,9 +114,9 @@ def _carried_over(
     return Sums(bits, integers.price_bits, list(zip(moments, integers.price.tolist(), strict=True)), messages)
 
 
-def merged_tables(problem: ShardingProblem) -> dict[tuple[int, int], NDArray[Any]]:
+def merged_tables(problem: ShardingProblem) -> Tables:
     """Return the costs of every pair of nodes (u < v) with edges between them, as Python integers: rows are u's strategies."""
-    tables: dict[tuple[int, int], NDArray[Any]] = {}
+    tables: Tables = {}
     sizes = problem.num_choices
     for (u, v), start in zip(problem.edge.tolist(), problem.edge_ptr[:-1].tolist(), strict=True):
         table = problem.edge_cost[start : start + sizes[u] * sizes[v]].astype(object).reshape(sizes[u], sizes[v])
@@ -124,7 +125,7 @@ def merged_tables(problem: ShardingProblem) -> dict[tuple[int, int], NDArray[Any
     return tables
 
 
-def _added_up(problem: ShardingProblem, sums: Sums) -> int:
+def _added_up(problem: ShardingProblem, fits: NDArray[np.bool_], tables: Tables, sums: Sums) -> int:
     """Return what a witness proves, added up in Python's integers; see `bounds.exact_pass` for why it holds."""
     total = -sum(price for _, price in sums.prices) * problem.usage_limit >> sums.price_bits
     starts, node = problem.node_ptr.tolist(), []
@@ -132,12 +133,11 @@ def _added_up(problem: ShardingProblem, sums: Sums) -> int:
         price = sum(price for moment, price in sums.prices if first <= moment < last)
         span = slice(starts[v], starts[v + 1])
         cost, usage = problem.cost[span].astype(object), problem.usage[span].astype(object)
-        free = (usage <= problem.usage_limit) if last > first else np.ones(len(usage), dtype=np.bool_)
-        node.append(((cost << sums.cost_bits) + (price * usage >> sums.price_bits), free.astype(np.bool_)))
-    for (u, v), table in merged_tables(problem).items():
+        node.append((cost << sums.cost_bits) + (price * usage >> sums.price_bits))
+    for (u, v), table in tables.items():
         to_u, to_v = (np.array(x, dtype=object) for x in sums.messages[u, v])
         total += ((table << sums.cost_bits) - to_u[:, None] - to_v[None, :]).min()
         for w, sent in ((u, to_u), (v, to_v)):
-            node[w] = node[w][0] + sent, node[w][1]
-    total += sum(costs[free].min() for costs, free in node)
+            node[w] = node[w] + sent
+    total += sum(costs[fits[a:b]].min() for costs, (a, b) in zip(node, pairwise(starts), strict=True))
     return int(-(-total >> sums.cost_bits))

@@ -74,7 +74,7 @@ def search_within(search: Callable[[], object], tracker: Any, least: int = LARGE
         while not ended.wait(min(0.2, tracker.seconds_left)) and tracker.seconds_left > 0:
             pass
     except KeyboardInterrupt:
-        _end(tracker)
+        tracker.interrupt()
         ended.wait(PATIENCE)
         raise
     finally:
@@ -90,13 +90,6 @@ def left_behind() -> bool:
     """Whether a search that was left behind still runs."""
     _left_behind[:] = [thread for thread in _left_behind if thread.is_alive()]
     return bool(_left_behind)
-
-
-def _end(tracker: Any) -> None:
-    """Tell a search and its parts that they were interrupted."""
-    tracker.interrupt()
-    for part in list(tracker.parts):
-        _end(part)
 
 
 def wait_for_left_behind() -> None:

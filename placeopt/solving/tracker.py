@@ -151,7 +151,9 @@ class Tracker(Generic[SolutionT]):
         self.stopped = True
 
     def interrupt(self) -> None:
-        """End the search as Ctrl-C does."""
+        """End the search, and its parts, as Ctrl-C does."""
+        for part in list(self.parts):
+            part.interrupt()
         self.stop_reason, self.stopped = "interrupted", True
 
     @contextmanager

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from placeopt.model.bound import BoundReport
-from placeopt.model.errors import InputError
-from placeopt.model.objective import Finished, PlainObjective, time_text
+from placeopt.model.bound import BoundReport, check_methods
+from placeopt.model.objective import Finished, PlainObjective, agreed, time_text
 from placeopt.splits.bounds import BOUNDS
 from placeopt.splits.evaluate import split_loads, split_period
 from placeopt.splits.judge import judged_period, split_violations
@@ -35,14 +34,11 @@ class SplitPeriod(PlainObjective):
         return split_violations(problem, solution)
 
     def finish(self, problem: SplitProblem, solution: Split, queue: str | None = None) -> Finished:
-        """Judge and value a split; evaluation and judge must agree."""
-        violations = tuple(self.judge(problem, solution))
-        if violations:
-            return Finished(None, "", violations)
-        value, counted = split_period(problem, solution), judged_period(problem, solution)
-        if value != counted:
-            return Finished(None, "", (f"the evaluation finds a period of {value}, the judge {counted}",))
-        return Finished(value, "", ())
+        """Judge and value a split; evaluator and judge must agree."""
+        return agreed(
+            self.judge(problem, solution), "period",
+            lambda: split_period(problem, solution), lambda: judged_period(problem, solution),
+        )  # fmt: skip
 
     def details(self, problem: SplitProblem, solution: Split) -> dict[str, Any]:
         """Return the stages and their loads, for the command line."""
@@ -65,12 +61,8 @@ class SplitPeriod(PlainObjective):
             If a method is unknown.
         """
         started = time.perf_counter()
-        for name in methods or ():
-            if name not in BOUNDS:
-                raise InputError(f"bound of a split: expected one of {', '.join(BOUNDS)}, received '{name}'")
-        found = {name: BOUNDS[name](problem) for name in methods or BOUNDS}
-        best = max(found, key=lambda name: found[name], default="none")
-        return BoundReport(found.get(best, 0), best, found, time.perf_counter() - started)
+        check_methods("a split", methods, BOUNDS)
+        return BoundReport.of({name: BOUNDS[name](problem) for name in methods or BOUNDS}, started)
 
     def text(self, problem: SplitProblem, value: float | None) -> str:
         """Return a period as a time."""

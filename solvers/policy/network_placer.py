@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.errors import MissingExtraError, Refused
+from placeopt.model.threads import torch_threads
 from placeopt.solvers.policy.learned_placer import LearnedPlacer
 from placeopt.solving.options import option
 
@@ -57,14 +58,8 @@ class NetworkPlacer(LearnedPlacer):
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Learn on one torch thread."""
         refuse_without_torch(self.name)
-        import torch
-
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with torch_threads(1):
             super().search(problem, tracker)
-        finally:
-            torch.set_num_threads(threads)
 
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> NetworkPolicy:
         """Ask the teacher for an incumbent, and begin near it if the start is to be warm."""

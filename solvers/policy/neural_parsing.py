@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from placeopt.model.threads import torch_threads
 from placeopt.solvers.policy.graph_parsing import ABLATIONS, GraphParsing, ParsingPolicy
 from placeopt.solvers.policy.network_placer import refuse_without_torch
 from placeopt.solvers.policy.structure_features import NUM_TYPES, STRUCTURE
@@ -46,14 +47,8 @@ class NeuralParsing(GraphParsing):
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Learn on one torch thread."""
         refuse_without_torch(self.name)
-        import torch
-
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with torch_threads(1):
             super().search(problem, tracker)
-        finally:
-            torch.set_num_threads(threads)
 
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> NeuralParsingPolicy:
         """Ask the teacher for an incumbent; the policy starts by keeping the most expensive edges."""

@@ -13,10 +13,11 @@ import placeopt as po
 from placeopt.cli.main import main
 from placeopt.model.errors import InputError, Refused
 from placeopt.planning.elastic import (
+    best_of,
     device_moves,
     moved_parameters,
     plan_after_loss,
-    plans_of_offers,
+    plan_offers,
     shards_of_devices,
 )
 from placeopt.planning.launch_files import (
@@ -159,11 +160,11 @@ def test_offers_are_compared_by_price():
     """The cheapest plan per sample costs no more than the fastest one, which is no slower."""
     problem = step_problem(4, layers=3)
     offers = [DevicePool("a", 4, 2, 10**6, price=3.0), DevicePool("b", 2, 2, 10**6, price=1.0)]
-    found = plans_of_offers(problem, offers)
+    found = best_of(plan_offers(problem, offers))
     assert found["fastest"].throughput >= found["cheapest"].throughput
     assert found["cheapest"].price_per_million <= found["fastest"].price_per_million
     with pytest.raises(InputError, match="prices"):
-        plans_of_offers(problem, [DevicePool("a", 4, 2, 10**6)])
+        plan_offers(problem, [DevicePool("a", 4, 2, 10**6)])
 
 
 def test_a_loss_moves_what_the_new_plan_lacks(planned):
