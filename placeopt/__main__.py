@@ -1,4 +1,4 @@
-"""`python -m placeopt` is the command line."""
+"""`placeopt` and `python -m placeopt` are the command line: signals are handled before anything else is imported."""
 
 import os
 import signal
@@ -11,9 +11,14 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command line as a process of its own."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     from placeopt.cli import command
 
     command()
+
+
+if __name__ == "__main__":
+    main()

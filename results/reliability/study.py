@@ -186,10 +186,13 @@ COMMANDS = {
     "evaluate": ["evaluate", "gen:nmt", "start.json", "-c", "4xP100"],
     "plot": ["plot", "gen:nmt", "start.json", "-c", "4xP100", "--out", "plot.png"],
 }  # fmt: skip
-MOMENTS = (0.7, 2.5, 6.0, 15.0)
-"""Seconds after the start: while modules load, while the model is read, in heuristics and bounds, in the search."""
+MOMENTS = (0.3, 1.5, 4.0, 12.0)
+"""Processor seconds after the start: while modules load, while the model is read, in heuristics and bounds, in the search."""
 
-SOLVER_MOMENT = 5.0
+SOLVER_MOMENT = 4.0
+IDLE = 4.0
+"""A process that works so little that it takes this many times its moment is interrupted then."""
+
 SIGNALS = {"SIGINT": (signal.SIGINT, 130), "SIGTERM": (signal.SIGTERM, 143)}
 MOST_SECONDS = 3.0
 
@@ -226,11 +229,11 @@ def interrupted(folder: Path, arguments: list[str], kind: str, moment: float) ->
     shutil.rmtree(folder / "out", ignore_errors=True)
     process = subprocess.Popen([*PLACEOPT, *arguments], cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
-    ended = True
-    try:
-        process.wait(timeout=moment)
-    except subprocess.TimeoutExpired:
-        ended = False
+    began = time.monotonic()
+    while process.poll() is None and worked(process.pid) < moment and time.monotonic() < began + IDLE * moment:
+        time.sleep(0.02)
+    ended = process.poll() is not None
+    if not ended:
         process.send_signal(number)
     sent = time.perf_counter()
     try:
@@ -247,6 +250,15 @@ def interrupted(folder: Path, arguments: list[str], kind: str, moment: float) ->
         "traceback": not quiet, "output": bool(out.strip()), "files": files,
         "as required": exits and kept and quiet and seconds <= MOST_SECONDS,
     }  # fmt: skip
+
+
+def worked(pid: int) -> float:
+    """Return the processor seconds that a process has used, its threads counted."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # --- determinism ---------------------------------------------------------------------------------------
