@@ -57,11 +57,11 @@ def verify(
     if given.claimed is not None and queue == given.queue and upper is not None and upper != given.claimed:
         raise InputError(f"the result claims {given.claimed} ticks for '{problem.name}', its solution has {upper} under "
                          f"'{queue}': it was changed after it was found; verify its placement alone")  # fmt: skip
-    report = _bounds(objective, problem, min(seconds / 2, 30.0), upper)
+    report, interrupted = _bounds(objective, problem, min(seconds / 2, 30.0), upper)
     _refuse_contradiction(problem, report, upper)
     better = None
     left = seconds - (time.perf_counter() - started)
-    if upper is not None and report.value < upper and left > 0.5 and objective.prover:
+    if upper is not None and report.value < upper and left > 0.5 and objective.prover and not interrupted:
         report, better = _prove(objective, problem, solution, report, left, num_workers)
         _refuse_contradiction(problem, report, upper)
     return Certificate(
@@ -199,13 +199,13 @@ def _judged(objective: Objective, problem: Any, solution: Any, queue: str) -> Fi
     return finished._replace(queue=finished.queue or queue)
 
 
-def _bounds(objective: Objective, problem: Any, seconds: float, upper: Any) -> BoundReport:
-    """Return the bounds; after Ctrl-C those that take milliseconds."""
+def _bounds(objective: Objective, problem: Any, seconds: float, upper: Any) -> tuple[BoundReport, bool]:
+    """Return the bounds, after Ctrl-C those that take milliseconds, and whether it came."""
     known = None if upper is None else int(upper)
     try:
-        return objective.bounds(problem, seconds, upper=known)
+        return objective.bounds(problem, seconds, upper=known), False
     except KeyboardInterrupt:
-        return objective.bounds(problem, 0.0, upper=known)
+        return objective.bounds(problem, 0.0, upper=known), True
 
 
 def _prove(

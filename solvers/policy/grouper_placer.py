@@ -21,7 +21,7 @@ from placeopt.solvers.policy.adam import Parameters
 from placeopt.solvers.policy.advantages import MovingBaseline, square_root_rewards
 from placeopt.solvers.policy.group_and_place import AssignedSamples, Place, Placer, assign_and_place, new_sampling
 from placeopt.solvers.policy.grouping_graph import GroupingGraph, b_level_ranks, grouping_graph
-from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples
+from placeopt.solvers.policy.learned_placer import LearnedPlacer, fill_samples, ticks_of_unit_reward
 from placeopt.solvers.policy.structure_features import neighbour_means, structure_features, type_features
 from placeopt.solving.options import option
 
@@ -59,7 +59,7 @@ class GrouperPlacer(LearnedPlacer):
     def begin(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> GroupingPolicy:
         """Ask the teacher for an incumbent, from which the policy begins if it is to be warm."""
         self.ask_teacher(tracker)
-        scale = float(tracker.value or problem.min_compute.sum())
+        scale = ticks_of_unit_reward(problem, tracker)
         return GroupingPolicy(problem, self, scale, tracker.solution if self.warm_start else None, tracker.rng())
 
 

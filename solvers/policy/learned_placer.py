@@ -39,6 +39,11 @@ TEACHER_SHARE = 0.5
 """Part of a time limit that the teacher may use."""
 
 
+def ticks_of_unit_reward(problem: PlacementProblem, tracker: Tracker[Placement]) -> float:
+    """Return the ticks that rewards are measured by: the first incumbent's, else those of all ops, at least one."""
+    return max(1.0, float(tracker.value or problem.min_compute.sum()))
+
+
 class Samples(Protocol):
     """A batch of placements, with what the policy needs to learn from them."""
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from placeopt.model.errors import MissingExtraError, Refused
 from placeopt.model.threads import torch_threads
-from placeopt.solvers.policy.learned_placer import LearnedPlacer
+from placeopt.solvers.policy.learned_placer import LearnedPlacer, ticks_of_unit_reward
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class NetworkPlacer(LearnedPlacer):
         from placeopt.solvers.policy.placement_networks import describe
 
         first = self.first_devices(tracker)
-        scale = float(tracker.value or problem.min_compute.sum())
+        scale = ticks_of_unit_reward(problem, tracker)
         nodes = describe(problem, self.groups_of(problem), first, LEAD)
         return NetworkPolicy(problem, self, scale, tracker.rng(), lambda: self.network(nodes)())
 

@@ -21,6 +21,7 @@ import numpy as np
 from placeopt.model.objective import INFEASIBLE
 from placeopt.solvers.policy.advantages import discounted_returns, peer_advantages
 from placeopt.solvers.policy.grouping_graph import b_level_ranks
+from placeopt.solvers.policy.learned_placer import ticks_of_unit_reward
 from placeopt.solvers.policy.network_placer import NetworkPlacer
 from placeopt.solving.options import option
 
@@ -79,7 +80,7 @@ class Visits:
 
         self.config, self.first, self.rng = config, first, tracker.rng()
         self.units, self.ranks = problem.units, b_level_ranks(problem)
-        self.scale = float(tracker.value or problem.min_compute.sum())
+        self.scale = ticks_of_unit_reward(problem, tracker)
         self.num_units = len(self.units.first_op)
         position = np.empty(problem.num_ops, np.int64)
         position[problem.topological_order] = np.arange(problem.num_ops)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -183,3 +184,13 @@ def test_visits_earn_what_the_makespan_falls_by():
     assert visits.value.tolist() == evaluate_batch(case, devices, ranks, "priority").tolist()
     assert tracker.evaluations == 3 * 5
     assert SimpleNamespace(value=tracker.value).value <= visits.value.min()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_costs_of_nothing_are_learned_from(name):
+    """Where every placement takes no time, rewards are measured by one tick: no division by zero, no warning."""
+    free = PlacementProblem.from_edges([[0, 0], [0, 0]], [(0, 1, 0)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        result = po.solve(free, name, evaluations=40)
+    assert result.value == 0
