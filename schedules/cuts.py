@@ -36,7 +36,7 @@ from placeopt.schedules.from_model import families, pipeline_of_placement
 from placeopt.schedules.placed_model import ALL
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.solving.registry import make_solver
-from placeopt.solving.run import run
+from placeopt.solving.run import run_step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -310,7 +310,7 @@ def _cut(graph: OpGraph, cluster: Cluster, seconds: float) -> NDArray[np.int64]:
     if cluster.num_devices == 1:
         # One stage: nothing to cut, and nothing to say about order.
         return np.zeros(problem.num_ops, dtype=np.int64)
-    result = run(problem, make_solver("ideal-dp"), Budget(seconds=seconds))
+    result = run_step(problem, make_solver("ideal-dp"), Budget(seconds=seconds))
     if result.solution is None:
         raise InputError(f"'{problem.name}' cannot be cut into stages: {result.message or result.status}")
     return np.asarray(result.solution.device, dtype=np.int64)

@@ -32,7 +32,7 @@ from placeopt.schedules.placed_model import (
 )
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.solving.registry import make_solver
-from placeopt.solving.run import run
+from placeopt.solving.run import run_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ def pipeline_of_model(
     if mode == "train" and not graph.backward.any():
         graph = training_graph(graph)
     placed = load(join_passes(graph), cluster if cluster is not None else bundled, objective="period")
-    result = run(placed, make_solver("ideal-dp"), Budget(seconds=seconds))
+    result = run_step(placed, make_solver("ideal-dp"), Budget(seconds=seconds))
     if result.solution is None:
         raise InputError(f"model '{placed.name}' cannot be cut into stages: {result.message or result.status}")
     return pipeline_of_placement(placed, result.solution.device, split=split, recompute=recompute, mode=mode)

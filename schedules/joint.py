@@ -248,6 +248,7 @@ class _Search:
         self.model, self.cluster, self.options, self.cuts = model, cluster, options, cuts
         self.waiting: list[Choice] = []
         self.finished: list[Choice] = []
+        self.interrupted = False
         self.work: dict[int, float] = {}  # micro-batch size -> seconds of a step that all devices work at least
 
     def graph(self, size: int) -> OpGraph:
@@ -315,6 +316,9 @@ class _Search:
         done: list[Choice] = []
         skipped: list[Choice] = []
         for choice in sorted(self.waiting, key=lambda choice: choice.cut_bound):
+            if self.interrupted:
+                skipped.append(replace(choice, reason="interrupted before its turn"))
+                continue
             steps = sorted(other.step for other in done if other.step is not None)
             if len(steps) > 1 and choice.cut_bound >= steps[1]:
                 reason = f"no schedule of its cut takes less than {1e3 * choice.cut_bound:.4g} ms per step: it has lost"
@@ -362,7 +366,8 @@ class _Search:
                 reasons.append(result.message)
             elif best is None or best.solution is None or result.solution.makespan < best.solution.makespan:
                 best = result
-            if best is not None and best.solution is not None and best.solution.makespan <= goal:
+            self.interrupted = self.interrupted or result.stop_reason == "interrupted"
+            if self.interrupted or (best is not None and best.solution is not None and best.solution.makespan <= goal):
                 break
         if best is None or best.solution is None:
             return replace(choice, reason=reasons[0])

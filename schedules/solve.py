@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
+from placeopt.model.interruptible import solve_interruptibly
 from placeopt.schedules.bounds import best_bound
 from placeopt.schedules.completion import justify
 from placeopt.schedules.device_tree import DeviceTree
@@ -87,4 +88,4 @@ def warm_up() -> None:
     justify(problem, compact(problem, problem.heads[None, :]))
     best_bound(shape("V", devices=2).with_capacity(2))
     DeviceTree(shape("V", devices=2).with_capacity(2)).decide(8)
-    cp_model.CpSolver().solve(cp_model.CpModel())
+    solve_interruptibly(cp_model.CpSolver(), cp_model.CpModel())

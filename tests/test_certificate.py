@@ -17,6 +17,7 @@ from placeopt.makespan.evaluate import evaluate
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.files import digest
+from placeopt.model.objective import objective_of
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.schedules.sources import load_pipeline
@@ -236,3 +237,19 @@ def test_names_are_part_of_a_named_problem():
     assert plain.hash == plain.replace(op_names=("op0", "op1")).hash
     assert len({plain.hash, named.hash, plain.replace(op_names=("b", "a")).hash,
                 plain.replace(device_names=("a", "b")).hash}) == 4  # fmt: skip
+
+
+def test_an_interruption_of_the_bounds_ends_the_proof(problem, monkeypatch):
+    """After Ctrl-C the bounds that take milliseconds are certified, and no search begins."""
+    objective = type(objective_of(problem))
+    bounds = objective.bounds
+
+    def interrupted(self, problem, seconds, *args, **named):
+        if seconds > 0:
+            raise KeyboardInterrupt
+        return bounds(self, problem, seconds, *args, **named)
+
+    monkeypatch.setattr(objective, "bounds", interrupted)
+    monkeypatch.setattr("placeopt.certify.verify.run", lambda *_, **__: pytest.fail("a search began"))
+    report = verify(problem, Placement(np.zeros(problem.num_ops, dtype=np.int64)), seconds=20)
+    assert report.value >= report.lower_bound > 0

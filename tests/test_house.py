@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -133,3 +134,13 @@ def test_importing_the_package_is_light():
     code = f"import sys, placeopt; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_cp_sat_leaves_signals_alone():
+    """CP-SAT takes SIGINT for itself unless it is told not to: every solve goes through `solve_interruptibly`, or says so."""
+    direct = re.compile(r"(CpSolver\(\)|\w*solver)\.solve\(")
+    found = [
+        str(path.relative_to(ROOT)) for path in FILES
+        if "CpSolver(" in path.read_text() and direct.search(path.read_text()) and "catch_sigint_signal" not in path.read_text()
+    ]  # fmt: skip
+    assert found == []

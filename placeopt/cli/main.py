@@ -90,6 +90,8 @@ def main(arguments: list[str] | None = None) -> None:
         except KeyboardInterrupt:
             _fail("interrupted", interrupt.exit_code())
         except Exception as error:
+            if interrupt.received():  # a library that was being imported says that its own way
+                _fail("interrupted", interrupt.exit_code())
             _explain(error, arguments)
     interrupt.leave(code if isinstance(code, int) else 0)
 

@@ -190,6 +190,8 @@ def _placement(placement: str, problem: PlacementProblem, seed: int) -> Placemen
     from placeopt.model.errors import InputError
 
     result = solve(problem, solver=placement.removeprefix("solver:"), seed=seed)
+    if result.stop_reason == "interrupted":
+        raise KeyboardInterrupt
     if result.solution is None:
         raise InputError(f"{placement}: found no placement of '{problem.name}' ({result.message or result.status})")
     return result.solution

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from placeopt.cli import common, schedule_report
+from placeopt.cli import common, interrupt, schedule_report
 from placeopt.cli.schedule_report import Shown
 from placeopt.instances.sources import load_graph
 from placeopt.io import serialize
@@ -269,6 +269,8 @@ def _run_all(
     outcomes: list[Result[PipelineSchedule] | Refused] = []
     for solver in solvers:
         try:
+            if interrupt.received():
+                raise Refused("interrupted before its turn")
             outcomes.append(schedule_result(problem, solver, seconds=seconds, seed=seed, initial=initial))
         except Refused as error:
             outcomes.append(error)
@@ -298,6 +300,8 @@ def _try_larger(
     """Try patterns of one micro-batch more where what was proved holds for one size only, and tell what came of it."""
     if not isinstance(outcome, Result) or outcome.solution is None or data.get("period_bound_holds_for") == "every K":
         return
+    if interrupt.received():
+        return
     size, limit = outcome.solution.pattern.size + 1, min(LARGER_SECONDS, seconds)
     started = time.perf_counter()
     other = schedule_result(problem, "repetend", size=size, seconds=limit, seed=seed)
@@ -324,7 +328,8 @@ def _write(
         return [], []
     files, skipped = schedule_report.write_cut(shown.model, folder)
     for outcome, data in zip(outcomes, objects, strict=True):
-        written, left = schedule_report.write_schedule(outcome, data, folder, single=len(objects) == 1)
+        single, picture = len(objects) == 1, not interrupt.received()  # a picture takes longer than a signal leaves
+        written, left = schedule_report.write_schedule(outcome, data, folder, single=single, picture=picture)
         data["files"], data["skipped"] = [*files, *written], [*skipped, *left]
     every = [name for data in objects for name in data["files"]]
     return list(dict.fromkeys(every)), list(dict.fromkeys(reason for data in objects for reason in data["skipped"]))

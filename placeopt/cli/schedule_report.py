@@ -123,7 +123,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_schedule(
-    outcome: Result[PipelineSchedule] | Refused, data: dict[str, Any], folder: Path, *, single: bool
+    outcome: Result[PipelineSchedule] | Refused, data: dict[str, Any], folder: Path, *, single: bool, picture: bool = True
 ) -> tuple[list[str], list[str]]:
     """Write every export that applies; return the files and the reasons for those left out."""
     if not isinstance(outcome, Result) or outcome.solution is None:
@@ -131,7 +131,8 @@ def write_schedule(
     schedule = outcome.solution
     stem = "schedule" if single else f"schedule-{outcome.solver}"
     files, skipped = [], []
-    for suffix, write in ((".png", draw_pipeline), (".trace.json", write_trace), (".starts.csv", write_starts_csv),
+    drawn = ((".png", draw_pipeline),) if picture else ()
+    for suffix, write in (*drawn, (".trace.json", write_trace), (".starts.csv", write_starts_csv),
                           (".torch.csv", write_torch_csv)):  # fmt: skip
         path = folder / f"{stem}{suffix}"
         try:

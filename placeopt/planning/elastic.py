@@ -59,6 +59,8 @@ def plan_offers(problem: StepPlanProblem, offers: Sequence[DevicePool], *, secon
         planned = best_plan(problem.replace(pools=pools, data_degrees=data, name=name), "", 0, seconds=seconds, runner_ups=0)
         if planned.plan is not None:
             found.append(planned)
+        if planned.result.stop_reason == "interrupted":
+            break
     return found
 
 
@@ -80,6 +82,8 @@ def plan_clusters(model: str, offers: Sequence[str], batch: int, *, seconds: flo
         planned = best_plan(problem.replace(pools=pools, name=name), "", 0, seconds=seconds, runner_ups=0)
         if planned.plan is not None:
             found.append(planned)
+        if planned.result.stop_reason == "interrupted":
+            break
     return found
 
 
@@ -193,7 +197,7 @@ def plan_after_loss(
     candidates = [best]
     plans: list[TrainingPlan | None] = [before.plan, *(runner.plan for runner in best.runner_ups)]
     for other in plans:
-        if other is not None:
+        if other is not None and best.result.stop_reason != "interrupted":
             found = _fixed(left, other, seconds)
             if found is not None and (found.result.value or 0) <= best.result.value * (1 + slack):
                 candidates.append(found)

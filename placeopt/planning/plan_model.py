@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from placeopt.plans.step_price import StepPrice, step_price
 from placeopt.plans.step_problem import DevicePool, StepPlanProblem
 from placeopt.plans.step_schedules import parse_schedule
 from placeopt.solving.registry import make_solver
-from placeopt.solving.run import run
+from placeopt.solving.run import run, run_step
 
 if TYPE_CHECKING:
     from placeopt.model.result import Result
@@ -130,9 +131,10 @@ def plan(
     problem = model if isinstance(model, StepPlanProblem) else plan_problem(model, cluster, batch, costs=costs, **options)
     result: Result[TrainingPlan] = run(problem, make_solver("plan-stages", "plan"), Budget(seconds))
     found: list[RunnerUp] = []
-    if result.solution is not None:
-        for what, restricted in _others(problem, result.solution)[:runner_ups]:
-            found.append(_runner_up(what, restricted, result, seconds / 2 / max(1, runner_ups)))
+    if result.solution is not None and result.stop_reason != "interrupted":
+        with suppress(KeyboardInterrupt):  # the best plan is known
+            for what, restricted in _others(problem, result.solution)[:runner_ups]:
+                found.append(_runner_up(what, restricted, result, seconds / 2 / max(1, runner_ups)))
     return Planned(problem, result, tuple(found))
 
 
@@ -162,7 +164,7 @@ def _others(problem: StepPlanProblem, best: TrainingPlan) -> list[tuple[str, Ste
 
 def _runner_up(what: str, problem: StepPlanProblem, best: Result[TrainingPlan], seconds: float) -> RunnerUp:
     solver = make_solver("plan-stages", "plan", tolerance=RUNNER_UP_GAP)
-    other: Result[TrainingPlan] = run(problem, solver, Budget(seconds))
+    other: Result[TrainingPlan] = run_step(problem, solver, Budget(seconds))
     if other.solution is None or best.solution is None or other.seconds is None:
         return RunnerUp(what, None, None, other.message or "none was found in time")
     mine, theirs = step_price(problem, best.solution), step_price(problem, other.solution)

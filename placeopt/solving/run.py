@@ -90,6 +90,20 @@ def run(
         return _conclude(tracker, objective, measured)
 
 
+def run_step(problem: Any, solver: Any, budget: Budget, *, seed: int = 0) -> Result[Any]:
+    """Return what `run` does, for whoever needs the answer only to go on: Ctrl-C ends that, too.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        If the search was interrupted.
+    """
+    result = run(problem, solver, budget, seed=seed)
+    if result.stop_reason == "interrupted":
+        raise KeyboardInterrupt
+    return result
+
+
 def run_part(
     tracker: Tracker[Any],
     solver: Any,

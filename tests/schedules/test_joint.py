@@ -12,7 +12,7 @@ import placeopt as po
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.generators import generate
 from placeopt.instances.training import training_graph
-from placeopt.schedules import choose_pipeline, schedule
+from placeopt.schedules import choose_pipeline, joint, schedule
 from placeopt.schedules.cuts import branches, cut_model, outsized_ops, subgraph
 from placeopt.schedules.from_model import ALL, join_passes
 from placeopt.schedules.judge import pipeline_violations
@@ -169,3 +169,32 @@ def test_wrong_options_are_refused(options: dict[str, object], message: str):
     given: dict[str, object] = {"shapes": ("X",), **options}
     with pytest.raises(po.InputError, match=message):
         chosen(GPT, **given)
+
+
+def test_an_interruption_ends_the_choice_with_what_is_known(monkeypatch):
+    """What is scheduled counts, what is not has lost nothing: the bound holds over it, too."""
+    whole = chosen(GPT)
+    run = joint.schedule_result
+
+    def interrupted(problem, name, **settings):
+        found = run(problem, name, **settings)
+        return replace(found, stop_reason="interrupted")
+
+    monkeypatch.setattr(joint, "schedule_result", interrupted)
+    found = chosen(GPT)
+    waiting = [choice for choice in found.candidates if choice.reason == "interrupted before its turn"]
+    assert sum(choice.step is not None for choice in found.candidates) == 1
+    assert len(waiting) > 1
+    assert found.cut_bound <= whole.cut_bound * (1 + 1e-9)
+    assert found.step_bound == whole.step_bound
+
+
+def test_an_interrupted_cut_is_none(monkeypatch):
+    """A cut is a step towards a schedule: Ctrl-C ends both."""
+
+    class Interrupted:
+        stop_reason = "interrupted"
+
+    monkeypatch.setattr("placeopt.solving.run.run", lambda *_, **__: Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        chosen(GPT)
