@@ -92,10 +92,12 @@ def signals_handled() -> Iterator[None]:
     os.set_blocking(writer, False)
     old = {number: signal.signal(number, _raise) for number in _SIGNALS}
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(reader,), name=WATCHER, daemon=True).start()
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(reader, over), name=WATCHER, daemon=True).start()
     try:
         yield
     finally:
+        over.set()
         signal.set_wakeup_fd(wakeup)
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -158,8 +160,8 @@ def end_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _watch(reader: int) -> None:
-    """Wait for a signal, then for the main thread, and end the process if it does not."""
+def _watch(reader: int, over: threading.Event) -> None:
+    """Wait for a signal, then for the main thread to leave the block, which sets `over`, and end the process if it does not."""
     pipe = os.fdopen(reader, "rb", buffering=0)  # stays open to the end: signals that follow are written to it, too
     while data := pipe.read(1):
         if data[0] in _SIGNALS:
@@ -169,12 +171,11 @@ def _watch(reader: int) -> None:
         return
     number = int(data[0])
     end = time.monotonic() + GRACE
-    while time.monotonic() < end and not _State.reacting:
-        time.sleep(0.05)
+    while time.monotonic() < end and not _State.reacting and not over.wait(0.05):
         if _State.noted:
             _tell_again(signal.Signals(number))
-    if _State.reacting:
-        threading.Event().wait(PATIENCE)
+    if over.wait(PATIENCE if _State.reacting else 0):
+        return
     _State.received = number
     guard = threading.Timer(RESCUE, os._exit, (128 + number,))
     guard.daemon = True
