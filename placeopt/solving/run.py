@@ -299,9 +299,8 @@ def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Re
         return tracker.result(status="infeasible", message=tracker.reason)
     if solution is None or tracker.value is None:
         tracker.solution = tracker.value = None
-        return tracker.result(
-            message=tracker.message or "no solution found satisfies every constraint; none was proved impossible"
-        )
+        why = "was found in time" if tracker.stop_reason == "time" else "found satisfies every constraint"
+        return tracker.result(message=tracker.message or f"no solution {why}; none was proved impossible")
     finished = _finish(tracker, objective, solution, measured)
     start, first = tracker.initial or (None, None)
     if finished.value is not None and start is not None and finished.value > start:

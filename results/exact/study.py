@@ -94,6 +94,28 @@ def layered() -> Iterator[Job]:
         yield problem.name, lambda p=problem: solve(p, 60)
 
 
+def wide() -> Iterator[Job]:
+    """Layered graphs of 400 layers, 256 wide, on 64 devices: the bound in 10 s at most, and list heuristics; CPU seconds."""
+    for seed in (1, 2, 3):
+        source = f"gen:layered?layers=400&width=256&seed={seed}"
+        yield source, lambda s=source: wide_row(po.load(s, "uniform:64"))
+
+
+def wide_row(problem: PlacementProblem) -> Row:
+    """Return the bound of a large graph and how far above it heuristics end, each with its CPU seconds."""
+    warm_up(problem.objective)
+    began = time.process_time()
+    proved = po.bound(problem, seconds=10)
+    row: Row = {"ops": problem.num_ops, "edges": problem.num_edges, "bound": proved.value, "method": proved.method,
+                "bound seconds": round(time.process_time() - began, 2)}  # fmt: skip
+    for name in ("etf", "m-etf", "heft", "peft", "cpop"):
+        began = time.process_time()
+        found = po.solve(problem, name, seconds=120)
+        row |= {name: found.value, f"{name} gap_percent": round(100 * (found.value / proved.value - 1), 4),
+                f"{name} seconds": round(time.process_time() - began, 2)}  # fmt: skip
+    return row
+
+
 def solve(problem: PlacementProblem, seconds: float, unit: float = 1.0, **options: Any) -> Row:
     """Solve with cp-sat and return the row of the table."""
     warm_up(problem.objective)
@@ -293,6 +315,7 @@ STAGES: dict[str, Callable[[], Iterator[Job]]] = {
     "doppler-seeds": doppler_seeds,
     "llama-layer": llama_layers,
     "layered": layered,
+    "wide": wide,
     "chain": chain,
     "pipeline": pipeline,
     "latency": latency,

@@ -183,6 +183,17 @@ def baselines(source: Source) -> list[str]:
                   "`ideal-dp`: pipelines of ideals", "`cp-sat`: any split", "its bound"], rows)  # fmt: skip
 
 
+def wide(source: Source) -> list[str]:
+    """Heuristics and the bound on graphs of 10^5 ops."""
+    rows = []
+    for row in source.rows("exact/wide.csv"):
+        gaps = [f"{percent(float(row[f'{name} gap_percent']) / 100)} in {value(float(row[f'{name} seconds']))} s"
+                for name in ("etf", "heft", "cpop")]  # fmt: skip
+        rows.append([f"`{row['instance']}`", row["ops"], f"{row['bound']} in {value(float(row['bound seconds']))} s", *gaps])
+    heading = ["graph", "ops", "bound (ticks), CPU s", "`etf`: above the bound", "`heft`", "`cpop`"]
+    return table(heading, rows)
+
+
 def slots(source: Source) -> list[str]:
     """Latency with one and two slots."""
     rows = []
@@ -215,5 +226,6 @@ def short(instance: str) -> str:
 TABLES: dict[str, Callable[[Source], list[str]]] = {
     "doppler-misses": doppler_misses, "doppler": doppler, "post-misses": post_misses, "post": post,
     "post-baselines": post_baselines, "models": models,
-    "splits-misses": splits_misses, "splits": splits, "split-baselines": baselines, "slots": slots, "extensions": extensions,
+    "splits-misses": splits_misses, "splits": splits, "split-baselines": baselines, "slots": slots,
+    "wide": wide, "extensions": extensions,
 }  # fmt: skip
