@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import time
 from pathlib import Path
+from statistics import stdev
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.files import write_text
@@ -79,6 +81,13 @@ class Clock:
     def __exit__(self, *_: object) -> None:
         self.cpu += time.process_time()
         self.wall += time.perf_counter()
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Return half the width of the 95 % confidence interval of the mean of two or more values (Student's t)."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
 
 
 def fastest(run: Callable[[], Any], rounds: int = 5) -> float:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from page_tables import doppler_graphs, front_page, own_systems, placement_systems, scheduling_systems, studies
+from page_tables import (
+    doppler_graphs,
+    front_page,
+    groupings,
+    own_systems,
+    placement_systems,
+    scheduling_systems,
+    studies,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +22,7 @@ if TYPE_CHECKING:
 TABLES: dict[str, Callable[[Source], list[str]]] = {
     **front_page.TABLES,
     **doppler_graphs.TABLES,
+    **groupings.TABLES,
     **placement_systems.TABLES,
     **scheduling_systems.TABLES,
     **own_systems.TABLES,

@@ -47,7 +47,7 @@ def compared(source: Source) -> list[str]:
         ["PAC-ML, blocking rates on deadlines A, B, C, D, its split rule",
          listed(source.references("PAC-ML", "blocking of the best checkpoint", LETTERS)),
          "constant degree: " + listed(blocking(source, "published", "constant-degree")),
-         "`rollout`: " + listed(blocking(source, "published", "rollout"))],
+         "; ".join(f"`{policy}`: {listed(blocking(source, 'published', policy))}" for policy in ("rollout", "policy-degree"))],
     ])  # fmt: skip
 
 

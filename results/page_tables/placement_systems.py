@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from page_tables.front_page import certified
-from page_tables.source import Source, bullets, floats, listed, percent, seconds, span, table, times, value
+from page_tables.source import Source, bullets, floats, listed, percent, seconds, span, table, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,19 +82,6 @@ def post(source: Source) -> list[str]:
          f"fewer on {sum(x < 1 for x in ratios)} of {len(ratios)} workloads, at most half on {sum(x <= 0.5 for x in ratios)}",
          "-", "`python results/search/study.py`"],
     ])  # fmt: skip
-
-
-def post_baselines(source: Source) -> list[str]:
-    """Min-cut, the hierarchical policy and Post at equal evaluations."""
-    names = ("best heuristic", "min-cut", "grouper-placer", "Post")
-    rows = []
-    for row in source.rows("search/baselines.csv"):
-        least = min(float(row[name]) for name in names)
-        cells = [times(float(row[name])) for name in names]
-        bold = [f"**{cell}**" if float(row[name]) <= least else cell for name, cell in zip(names, cells, strict=True)]
-        rows.append([f"{row['instance']} on {row['cluster']}", *bold])
-    return table(["makespan / proven bound", "best heuristic", "min-cut (METIS)", "`grouper-placer`, from scratch",
-                  "Post, from scratch"], rows)  # fmt: skip
 
 
 def models(source: Source) -> list[str]:
@@ -225,7 +212,7 @@ def short(instance: str) -> str:
 
 TABLES: dict[str, Callable[[Source], list[str]]] = {
     "doppler-misses": doppler_misses, "doppler": doppler, "post-misses": post_misses, "post": post,
-    "post-baselines": post_baselines, "models": models,
+    "models": models,
     "splits-misses": splits_misses, "splits": splits, "split-baselines": baselines, "slots": slots,
     "wide": wide, "extensions": extensions,
 }  # fmt: skip

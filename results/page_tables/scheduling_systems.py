@@ -281,7 +281,21 @@ def streams_misses(source: Source) -> list[str]:
     return bullets([
         f"Under the published split rule `rollout` blocks more than PAC-ML's best checkpoint on {', '.join(lost) or 'none'}; the "
         f"learned `policy-degree` on {', '.join(behind) or 'none'}{missing}.",
+        *better_elsewhere(source),
     ])  # fmt: skip
+
+
+def better_elsewhere(source: Source) -> list[str]:
+    """Where a policy learned on another distribution blocks fewer jobs than the one learned on the streams' own."""
+    lines = []
+    for letter in LETTERS:
+        rows = source.rows("job_streams/learned.csv", rule="published", beta=letter, policy="policy-degree")
+        own = [float(row["blocking"]) for row in rows if row["learned_on"] == letter]
+        best = min(rows, key=lambda row: float(row["blocking"]), default=None)
+        if own and best and float(best["blocking"]) < own[0]:
+            lines.append(f"On {letter} the policy learned on {best['learned_on']} blocks less ({value(float(best['blocking']))}) "
+                         f"than the one learned there ({value(own[0])}).")  # fmt: skip
+    return lines
 
 
 def streams(source: Source) -> list[str]:

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
 
 import placeopt as po
-from placeopt.experiments.studies import data_folder, fastest, markdown_table, read_csv, write_csv
+from placeopt.experiments.studies import data_folder, fastest, half_width, markdown_table, read_csv, write_csv
 from placeopt.makespan.evaluate import best_queue
 from placeopt.plotting.files import write_figure
 from placeopt.plotting.style import COLOURS, new_figure
@@ -159,11 +158,6 @@ def doppler_row(runs: list[Any], seeds: list[int], critical: list[int], unit: fl
         "seconds": round(float(np.mean([run.runtime for run in runs])), 2),
         "worse_than_seed": sum(run.objective > own for run, own in zip(runs, seeds, strict=True)) if any(seeds) else 0,
     }  # fmt: skip
-
-
-def half_width(values: np.ndarray) -> float:
-    """Return half the width of the 95 % confidence interval of a mean (Student's t)."""
-    return float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
 
 
 def ablation_table() -> list[Row]:

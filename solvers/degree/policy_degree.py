@@ -5,8 +5,9 @@ blocks that will fit, at looks of 1, 2, .. mean gaps ahead: all that a later job
 simulation. A small network learns the discounted number of jobs that a cluster so described still completes, by temporal
 differences: first on streams served by the best feasible-first order, then on streams served by the policy itself, which
 takes the choice of the largest (completes now) + discount * (value of what it leaves). Each round is one step of policy
-iteration. Random choices keep the states that are seen various. The policy returned is the last one, or one of the
-two before it, that blocks fewest jobs on validation streams, and the seed itself unless that is clearly better.
+iteration. Random choices keep the states that are seen various. Rounds may lose what earlier ones had gained: the policy
+returned is, of the last one and the two that blocked fewest jobs while they were learned from, the one that blocks fewest
+on validation streams, and the seed itself unless that is clearly better.
 
 References
 ----------
@@ -53,7 +54,7 @@ FIRST_STREAM = 1000
 """Training streams before this one are those on which orders are compared."""
 
 KEPT = 3
-"""Rounds whose streams are learned from, and last rounds that are compared on validation streams."""
+"""Rounds whose streams are learned from, and policies that are compared on validation streams."""
 
 FIRST_STEPS = 3
 """Times as many steps as later are taken in the first round, from random weights."""
@@ -139,7 +140,7 @@ class PolicyDegree(DegreeSolver):
             rounds.append(Round(error, 1.0 - float(rewards.mean())))
             served = self._greedy(network)
             found.append(served)
-        best, before, after = self._choose(problem, [seed_policy, *found[-KEPT:]], tracker)
+        best, before, after = self._choose(problem, [seed_policy, *finalists(found, rounds)], tracker)
         return TrainedPolicy(best, seed_policy, tuple(rounds), (before, after))
 
     def _greedy(self, network: ValueNetwork) -> DegreePolicy:
@@ -190,3 +191,9 @@ class PolicyDegree(DegreeSolver):
         keep = self.validation * (KEPT + 1)
         seconds = max(VALIDATION_SHARE * (tracker.budget.seconds or 0.0), episode * (keep + 1))
         return spent(tracker, self.streams + keep, seconds + 2 * self.streams * episode)
+
+
+def finalists(found: list[DegreePolicy], rounds: list[Round]) -> list[DegreePolicy]:
+    """Return the last policy, and of the others those that blocked fewest jobs in the round after their own."""
+    others = sorted(range(len(found) - 1), key=lambda i: (rounds[i + 1].blocked, i))[: KEPT - 1]
+    return [found[i] for i in (*sorted(others), *range(len(found))[-1:])]

@@ -74,6 +74,11 @@ def change(file, column, **where):
     ("exact/replicas.csv", "overlap", {"instance": "layer_gnmt_inference"}, {"extensions"}),
     ("exact/latency.csv", "max_load_dp", {"instance": "layer_resnet50_inference"}, {"splits"}),
     ("grids/report.csv", "wall", {}, {"own"}),
+    ("doppler/runs.csv", "mean", {"graph": "ffnn", "method": "graph-placer (GDP), scratch"}, {"doppler-graphs", "doppler-front"}),
+    ("doppler/equal_time.csv", "mean", {"graph": "chain_mm"}, {"doppler-equal-time"}),
+    ("groupings/baselines.csv", "mean", {"method": "bound"}, {"groupings", "groupings-front"}),
+    ("groupings/parsing.csv", "mean", {"method": "bound"}, {"parsing-ablations"}),
+    ("job_streams/learned.csv", "blocking", {"rule": "uniform", "learned_on": "C", "beta": "D", "policy": "policy-degree"}, {"streams-across-uniform"}),
     ("pipeline/models32.csv", "gap_of_cuts", {"model": "mT5"}, {"tessel", "tessel-misses", "pipeline-claims"}),
     ("references.csv", "value", {"system": "PAC-ML", "quantity": "blocking of the best checkpoint", "case": "D"}, {"compared", "streams", "streams-misses", "streams-published"}),
     ("references.csv", "value", {"system": "Tessel", "quantity": "CPU seconds without a cap", "case": "X"}, {"repetends", "tessel", "pipeline-claims"}),
@@ -188,6 +193,39 @@ def test_what_does_not_fit_is_shown_as_such():
     for line in lines:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         assert cells[6] != "does not fit" or cells[7:] == ["-", "-"]
+
+
+@pytest.mark.parametrize(("file", "key", "problems"), [
+    ("doppler/runs.csv", ("graph", "devices"), 9), ("doppler/equal_time.csv", ("graph", "devices"), 5),
+    ("groupings/baselines.csv", ("instance", "cluster"), 16), ("groupings/parsing.csv", ("instance", "cluster"), 5),
+])  # fmt: skip
+def test_learners_have_equal_evaluations_or_time(file, key, problems):
+    """On one problem all that draws has the same evaluations or the same processor seconds, and an interval of several seeds."""
+    spent = {}
+    for row in Source().rows(file):
+        if row["evaluations"] not in ("", "50"):
+            assert int(row["runs"]) >= 3
+            assert float(row["best"]) <= float(row["mean"]) <= float(row["worst"])
+            assert (float(row["interval"]) > 0) == (float(row["best"]) < float(row["worst"]))
+            spent.setdefault(tuple(row[column] for column in key), []).append(row)
+    assert len(spent) == problems
+    for rows in spent.values():
+        if "equal_time" in file:
+            assert max(float(row["cpu"]) for row in rows) < 3 * sorted(float(row["cpu"]) for row in rows)[len(rows) // 2]
+        else:
+            assert len({row["evaluations"] for row in rows}) == 1
+        assert len(rows) >= 8
+
+
+def test_no_row_credits_a_policy_with_its_seed():
+    """A method that begins at a heuristic's placement says so in its name, and the heuristic stands in the same table."""
+    methods = {row["method"] for row in Source().rows("doppler/runs.csv")}
+    seeded = {name for name in methods if name.startswith(("dual", "grouper", "graph-p", "post", "soft", "recur", "visit", "neural"))}
+    assert {"edge-zeroing", "critical path, best of 50"} <= methods
+    assert all(re.search("scratch|no teacher|edge zeroing|critical path", name) for name in seeded)
+    titles = {row["method"] for row in Source().rows("groupings/baselines.csv") if row["method"].startswith("`")}
+    assert titles
+    assert all("from edge zeroing" in title for title in titles)
 
 
 CONDITIONAL = re.compile(r"\b(optimal|gap 0|proved best|optimum)\b")

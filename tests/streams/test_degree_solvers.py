@@ -13,7 +13,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, padded, starting_orders
-from placeopt.solvers.degree.policy_degree import PolicyDegree
+from placeopt.solvers.degree.policy_degree import PolicyDegree, Round, finalists
 from placeopt.solvers.degree.policy_names import check_policy, tuned_policy
 from placeopt.solvers.degree.rollout_degree import RolloutDegree
 from placeopt.solvers.degree.tuning import TRAINING, VALIDATION, clearly_better, training_streams
@@ -136,6 +136,16 @@ def test_learned_policy_is_never_worse_than_its_seed(seed):
     assert sum(simulate(s, trained.policy, seed=i).blocked for i, s in enumerate(streams)) == after
     assert sum(simulate(s, trained.seed_policy, seed=i).blocked for i, s in enumerate(streams)) == before
     assert len(trained.rounds) == 4
+
+
+def test_a_good_round_is_not_lost():
+    """The last policy and the two that blocked fewest jobs when they served are compared; of few policies, all are."""
+    blocked = [0.5, 0.2, 0.1, 0.3, 0.1, 0.4]  # of what served: the seed, then the policy of the round before
+    found = [DegreePolicy("constant-degree", degree=i) for i in range(6)]
+    rounds = [Round(0.0, rate) for rate in blocked]
+    assert [policy.degree for policy in finalists(found, rounds)] == [1, 3, 5]
+    assert finalists(found[:2], rounds[:2]) == found[:2]
+    assert finalists([], []) == []
 
 
 def test_training_repeats():
