@@ -57,7 +57,7 @@ def graphs(source: Source) -> list[str]:
 def equal_time(source: Source) -> list[str]:
     """The same at equal processor seconds."""
     timed = columns(source, EQUAL_TIME)
-    clock = ["*CPU s of each run*", "", ""]
+    clock = ["*CPU s allowed*", "", ""]
     clock += [seconds(source.number(RUNS, "cpu", graph=graph, devices=devices, method=CLOCK)) for graph, devices in timed]
     heads = ["mean of the runs", "runs", "evaluations", *(f"{graph}, {devices}" for graph, devices in timed)]
     return table(heads, [*lines_of(timed, "evaluations"), clock])

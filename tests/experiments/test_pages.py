@@ -196,7 +196,7 @@ def test_what_does_not_fit_is_shown_as_such():
 
 
 @pytest.mark.parametrize(("file", "key", "problems"), [
-    ("doppler/runs.csv", ("graph", "devices"), 9), ("doppler/equal_time.csv", ("graph", "devices"), 5),
+    ("doppler/runs.csv", ("graph", "devices"), 9), ("doppler/equal_time.csv", ("graph", "devices"), 4),
     ("groupings/baselines.csv", ("instance", "cluster"), 16), ("groupings/parsing.csv", ("instance", "cluster"), 5),
 ])  # fmt: skip
 def test_learners_have_equal_evaluations_or_time(file, key, problems):
