@@ -53,11 +53,11 @@ def copy(tmp_path):
 
 
 def change(file, column, **where):
-    """Add one to a number in the first row of a CSV file with these values."""
+    """Raise a number by half and one in the first row of a CSV file with these values."""
     with file.open(newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     row = next(row for row in rows if all(row[key] == wanted for key, wanted in where.items()))
-    row[column] = str(float(row[column]) + 1)
+    row[column] = str(1.5 * float(row[column]) + 1)
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, rows[0])
         writer.writeheader()
