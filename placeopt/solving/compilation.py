@@ -69,7 +69,7 @@ GROUPS = {
         ),
         KernelGroup(
             "policies", tuple(f"solvers.policy.{name}" for name in (
-                "group_and_place", "select_and_place", "guides", "message_passing", "placing_steps")),
+                "group_and_place", "select_and_place", "guides", "message_passing")),
             _FIRST + "policies", 30.0, _MAKESPAN,
         ),
         KernelGroup("period", ("period.loads",), _FIRST + "period", 5.0, _PERIOD),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.placement import Placement
+    from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solving.tracker import Tracker
 
 
@@ -120,11 +121,17 @@ class MSct(Heuristic):
             favourite = greedy_children(plain)
             tracker.message = (f"{problem.num_edges} edges, over max_edges={self.max_edges}: favourite children were "
                                "chosen greedily instead of by the linear program")  # fmt: skip
-        level, _ = context.upward_rank()
-        position = context.inverse(context.by_decreasing(level))
-        yield context.fitted(schedule_with_favourites(
-            context.graph, context.costs, context.units, position, favourite, context.unpinned
-        ))  # fmt: skip
+        yield context.fitted(favoured_plan(context, favourite))
+
+
+def favoured_plan(context: Context, favourite: NDArray[np.int64]) -> ListSchedule:
+    """Schedule the earliest task first, favourite children where their parents run."""
+    level, _ = context.upward_rank()
+    position = context.inverse(context.by_decreasing(level))
+    plan: ListSchedule = schedule_with_favourites(
+        context.graph, context.costs, context.units, position, favourite, context.unpinned
+    )
+    return plan
 
 
 def favourite_children(context: Context, threshold: float = 0.5, seconds: float | None = None) -> NDArray[np.int64]:

@@ -98,6 +98,19 @@ def map_clusters(graph: UnitGraph, cluster: Ints, limit: float) -> tuple[Ints, b
     return device_of, bool(overflow)
 
 
+def clustered_plan(context: Context, cluster: Ints) -> ListSchedule | None:
+    """Schedule by HEFT over clusters of units: the first op of a cluster chooses the device; None if no device can run one."""
+    units = join_units(context.units, cluster)
+    if not np.logical_or.reduce(units.allowed, axis=1).all():
+        return None
+    rank = clustered_rank(context.graph, context.mean_compute, context.mean_transfer, units.unit)
+    pinned = np.full(len(units.bytes), -1, dtype=np.int64)
+    plan: ListSchedule = schedule_in_order(
+        context.graph, context.costs, units, context.by_decreasing(rank), np.zeros((0, 0)), pinned, True, context.contended
+    )
+    return plan
+
+
 # --- solvers -----------------------------------------------------------------------------------------------
 
 
@@ -126,15 +139,8 @@ class _Sweep:
     def _by_earliest_finish(self, cluster: Ints) -> Iterator[Placement | None]:
         """HEFT over clusters, as planned and once more with the b-levels of its own devices."""
         context = self.context
-        units = join_units(context.units, cluster)
-        if not np.logical_or.reduce(units.allowed, axis=1).all():
-            return  # a cluster of ops that no one device can run
-        rank = clustered_rank(context.graph, context.mean_compute, context.mean_transfer, units.unit)
-        pinned = np.full(len(units.bytes), -1, dtype=np.int64)
-        plan: ListSchedule = schedule_in_order(
-            context.graph, context.costs, units, context.by_decreasing(rank), np.zeros((0, 0)), pinned, True, context.contended
-        )
-        if self._is_new(plan.device + OFFSET):
+        plan = clustered_plan(context, cluster)
+        if plan is not None and self._is_new(plan.device + OFFSET):
             yield context.fitted(plan)
             if not plan.overflow:
                 yield context.list_scheduled(plan.device)

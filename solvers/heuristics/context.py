@@ -143,10 +143,14 @@ class Context:
 
     def list_scheduled(self, device: NDArray[np.int64]) -> Placement:
         """Rank the ops of a given assignment by a list schedule: highest b-level first, with insertion."""
+        return self.ranked(self.pinned_plan(device))
+
+    def pinned_plan(self, device: NDArray[np.int64]) -> ListSchedule:
+        """Return the list schedule of a given assignment."""
         pinned = self.unpinned.copy()
         pinned[self.units.unit] = device
         rank = ranks.placed_rank(self.graph, self.costs, pinned[self.units.unit])
-        return self.ranked(self.in_order(self.by_decreasing(rank), pinned=pinned, contention=self.contended))
+        return self.in_order(self.by_decreasing(rank), pinned=pinned, contention=self.contended)
 
     def fitted(self, plan: ListSchedule) -> Placement | None:
         """Return the plan's placement, repaired where memory overflowed; None if repair found no way."""

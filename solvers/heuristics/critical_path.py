@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from placeopt.model.placement import Placement
     from placeopt.solvers.heuristics.context import Context
+    from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
     from placeopt.solving.tracker import Tracker
 
 
@@ -40,15 +41,17 @@ class CriticalPath(Heuristic):
 
     def propose(self, context: Context, tracker: Tracker[Placement]) -> Iterator[Placement | None]:
         """Run every tie-breaking, or as many as the budget allows, and keep the best."""
-        n, k = context.problem.num_ops, context.problem.num_devices
-        rng = tracker.rng()
-        level, _ = context.upward_rank()
-        tie, turn = context.position, np.zeros(n, dtype=np.int64)
-        for _ in range(self.runs):
-            position = context.inverse(np.lexsort((tie, -level)).astype(np.int64))
-            sequence = ranks.priority_list(context.graph, position)
-            plan = schedule_earliest_start(
-                context.graph, context.costs, context.units, sequence, turn, context.unpinned
-            )
+        for plan in critical_path_plans(context, tracker.rng(), self.runs):
             yield context.fitted(plan)
-            tie, turn = rng.permutation(n), rng.integers(k, size=n)
+
+
+def critical_path_plans(context: Context, rng: np.random.Generator, runs: int) -> Iterator[ListSchedule]:
+    """Yield the schedule of each tie-breaking, that by index first."""
+    n, k = context.problem.num_ops, context.problem.num_devices
+    level, _ = context.upward_rank()
+    tie, turn = context.position, np.zeros(n, dtype=np.int64)
+    for _ in range(runs):
+        position = context.inverse(np.lexsort((tie, -level)).astype(np.int64))
+        sequence = ranks.priority_list(context.graph, position)
+        yield schedule_earliest_start(context.graph, context.costs, context.units, sequence, turn, context.unpinned)
+        tie, turn = rng.permutation(n), rng.integers(k, size=n)

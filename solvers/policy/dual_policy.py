@@ -7,7 +7,7 @@ never worse than its first episode and its teacher's placement.
 
 A part of the budget is spent on whole episodes. The rest goes to local steps: the same policy places a window of ops around
 a critical op anew, the others stay, and it learns from whether that helped (see `local_steps`). Where transfers do not contend, a
-part of these are placing steps, whose policy was learned on other graphs (see `placing_steps`).
+part of these, or all, may be moves that another policy draws (see `move_policy`).
 
 References
 ----------
@@ -33,9 +33,9 @@ from placeopt.solvers.policy.episodes import Episodes, OrderedProblem
 from placeopt.solvers.policy.guides import Incumbent
 from placeopt.solvers.policy.learned_placer import LearnedPlacer, Samples, spent
 from placeopt.solvers.policy.local_steps import Chain, WindowChoice
-from placeopt.solvers.policy.placing_search import walk_on
-from placeopt.solvers.policy.step_policy import GraphView, StepPolicyModel, pretrained
-from placeopt.solvers.policy.zero_shot import StepWalk, walkable
+from placeopt.solvers.policy.move_policy import MovePolicy, pretrained
+from placeopt.solvers.policy.move_walk import walk_on, walkable
+from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
@@ -82,11 +82,10 @@ class DualPolicy(LearnedPlacer):
     start: str = option(
         "critical-path", choices=STARTS, meaning="heuristic that whole episodes begin as (eft: HEFT)"
     )
-    placing: float = option(0.1, low=0, high=1, meaning="share of the local steps that are placing steps, at the end")
-    steps: str = option(
-        "pretrained", choices=("pretrained", "untrained"), meaning="policy of placing steps: learned on other graphs, or none"
+    moving: float = option(0.0, low=0, high=1, meaning="share of the local steps that are moves of a walk, at the end")
+    moves: str = option(
+        "pretrained", choices=("pretrained", "untrained"), meaning="policy that draws these: the package's, or all alike"
     )
-    step_rate: float = option(0.1, low=0, meaning="step of the preferences for kinds of placing steps, learned on the way")
     hidden: int = option(8, low=0, meaning="width of the hidden layers; 0: scores are linear in the features")
     imitation: int = option(60, low=0, meaning="gradient steps of stage I")
     learn: str = option("both", choices=tuple(FROZEN), meaning="which of the two policies learns; the other stays greedy")
@@ -154,9 +153,9 @@ class DualPolicy(LearnedPlacer):
             return DualPolicyModel.load(self.policy)
         return DualPolicyModel.heuristic(self.start)
 
-    def step_model(self) -> StepPolicyModel:
-        """Return the policy of placing steps."""
-        return pretrained() if self.steps == "pretrained" else StepPolicyModel.untrained()
+    def move_policy(self) -> MovePolicy:
+        """Return the policy that draws moves."""
+        return pretrained() if self.moves == "pretrained" else MovePolicy.untrained()
 
     def improve(self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Take steps on whole episodes, then local ones, until the budget is spent."""
@@ -164,13 +163,13 @@ class DualPolicy(LearnedPlacer):
             temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
             samples = policy.sample(self.batch_size(tracker), temperature)
             policy.learn(samples, self.value(samples, problem, tracker), temperature)
-        place = self.placing > 0 and self.local > 0 and self.measure is None and walkable(problem)
+        moving = self.moving > 0 and self.local > 0 and self.measure is None and walkable(problem)
         if not tracker.stop():
             rewriter = DualLearner(policy.ordered, DualPolicyModel.heuristic("rewriting"), self, policy.rng, residual=False)
-            until = 1 - self.local * self.placing if place else 1.0
+            until = 1 - self.local * self.moving if moving else 1.0
             self._walk(rewriter, self._chains(policy, problem, tracker), problem, tracker, until)
-        if place and not tracker.stop():
-            walk_on(StepWalk(problem, GraphView.of(policy.ordered)), self.step_model(), tracker, policy.rng, self.step_rate)
+        if moving and not tracker.stop():
+            walk_on(SearchSpace(problem), self.move_policy(), tracker, policy.rng)
 
     def _chains(self, learner: DualLearner, problem: PlacementProblem, tracker: Tracker[Placement]) -> list[Chain]:
         """Return a walk from the best own episode; where the teacher is still ahead, from its placement and the first episode."""

@@ -83,7 +83,7 @@ class LearnedPlacer(SearchSolver):
     """
 
     endless: ClassVar[bool] = True
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "policies")
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "walks", "policies")
 
     teacher: str = option("edge-zeroing", meaning="solver whose placement is the first incumbent; empty for none")
     batch: int = option(64, low=2, meaning="samples per step of the policy gradient")

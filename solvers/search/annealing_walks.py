@@ -54,14 +54,18 @@ class AnnealingWalk:
         acceptance: int = METROPOLIS,
     ) -> None:
         self.space, self.acceptance = space, acceptance
-        share = np.asarray(weights, dtype=np.float64)
-        self._chance = np.cumsum(share / share.sum())
+        self.weigh(weights)
         self.origin = np.array(device, dtype=np.int64), np.array(sequence, dtype=np.int64)
         self.tally = np.zeros((len(MOVES), 3), dtype=np.int64)
         self._state = make_state(
             space.graph, random, np.asarray(device, dtype=np.int64), np.asarray(sequence, dtype=np.int64)
         )
         walk_kernels.settle(space.graph, self._state)
+
+    def weigh(self, weights: Sequence[float] | NDArray[np.float64]) -> None:
+        """Set the relative frequency of each of MOVES for the steps to come."""
+        share = np.asarray(weights, dtype=np.float64)
+        self._chance = np.cumsum(share / share.sum())
 
     @property
     def value(self) -> int:
