@@ -1,6 +1,6 @@
 """Job streams: blocking rates of degree policies, beside the published ones and a bound on any policy.
 
-    python results/job_streams/study.py            # all parts, then tables and pictures (about 25 minutes on 2 cores)
+    python results/job_streams/study.py            # all parts, then tables and pictures (about 45 minutes on 2 cores)
     python results/job_streams/study.py uniform    # one part; `report` only redraws from the CSV files
 
 Parts: published (split rule and units as published), learned (policies learned on each distribution, judged on all,
