@@ -352,7 +352,7 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
         "- Runs from one seed end in one of two or three basins (166.7 or 148.3 on llama_block): means hide that.",
         "- The optimum of llama_block, 141.39, is not met.",
         "- The rows of the first table but for annealing and moves, and the ablation are from earlier runs, of "
-        "code that has not changed since.", "",
+        "code that has not changed since; the seconds of annealing and of moves were taken beside other work.", "",
     ]  # fmt: skip
     (HERE / "README.md").write_text("\n".join(lines))
 
