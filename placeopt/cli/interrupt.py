@@ -123,7 +123,10 @@ def _tell_again(number: signal.Signals) -> None:
 
 
 def _inside_numba(frame: FrameType | None) -> bool:
-    """Whether a function of numba is being called: its compiler, or what kernels call to unpack and pack their values."""
+    """Whether this thread is inside numba: it holds the compiler's lock, or kernels call to unpack or pack their values."""
+    module = sys.modules.get("numba.core.compiler_lock")
+    if module is not None and module.global_compiler_lock.is_locked():
+        return True
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] in ("numba", "llvmlite"):
             return True
