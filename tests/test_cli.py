@@ -440,3 +440,27 @@ def test_generators_are_listed_and_explained(capsys):
     assert {"llama", "resnet50", "planted"} <= names
     (row,) = run_json(capsys, "generators", "gen:llama")["generators"]
     assert row["options"]["layers"] == 32
+
+
+FINALIZED = """
+import os, signal, sys, time
+from placeopt.cli import interrupt
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+with interrupt.signals_handled():
+    try:
+        Finalized()
+        time.sleep(30)
+    except KeyboardInterrupt:
+        print("told")
+        interrupt.leave(interrupt.exit_code())
+"""
+
+
+def test_a_signal_in_a_finalizer_is_not_lost():
+    """Python drops what a finalizer raises: the signal is told again outside it."""
+    done = subprocess.run([sys.executable, "-c", FINALIZED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (143, "told", "")

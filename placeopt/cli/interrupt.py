@@ -6,8 +6,8 @@ lets the command rescue what it has and ends the process.
 
 Two things would crash. An exception in the midst of numba's compiler leaves LLVM's modules half made, and what then
 evaluates or compiles stumbles over them; one in the Python code with which a kernel makes its named tuple of results is
-not looked for there. Inside numba the signal is only noted, and told again when the main thread is out of it. And the
-end of the interpreter takes LLVM and CP-SAT down while threads may still be inside them: after a signal the process
+not looked for there. Inside numba, and in finalizers, which drop exceptions, the signal is only noted, and told again
+when the main thread is out of it. And the end of the interpreter takes LLVM and CP-SAT down while threads may still be inside them: after a signal the process
 ends without.
 """
 
@@ -37,6 +37,9 @@ PATIENCE = 10.0
 WATCHER = "placeopt-signals"
 """Name of the watching thread."""
 
+_DEAF = ("numba", "llvmlite", "weakref", "_weakrefset")
+"""Modules whose functions do not pass an exception on, or are left half done by it."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -47,7 +50,7 @@ class Terminated(KeyboardInterrupt):
 class _State:
     received: int = 0
     reacting = False  # whether the exception was raised in the main thread
-    noted = False  # whether a signal came while the main thread was inside numba
+    noted = False  # whether a signal came where the main thread could not take it
     rescue: Callable[[], object] | None = None
     said = threading.Event()
 
@@ -108,27 +111,28 @@ def _raise(number: int, frame: FrameType | None) -> None:
     """Raise the first signal; those that follow change nothing, for the end has begun."""
     if _State.received:
         return
-    _State.noted = _inside_numba(frame)
+    _State.noted = _unheard(frame)
     if not _State.noted:
         _State.received, _State.reacting = number, True
         raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 def _tell_again(number: signal.Signals) -> None:
-    """Send the signal to the main thread once more, which may be out of numba."""
+    """Send the signal to the main thread once more, which may take it now."""
     if hasattr(signal, "pthread_kill"):  # also ends a call that waits
         signal.pthread_kill(threading.main_thread().ident or 0, number)
     else:
         _thread.interrupt_main(number)
 
 
-def _inside_numba(frame: FrameType | None) -> bool:
-    """Whether this thread is inside numba: it holds the compiler's lock, or kernels call to unpack or pack their values."""
+def _unheard(frame: FrameType | None) -> bool:
+    """Whether an exception would do harm or be lost: inside numba (its compiler's lock counts), or in a finalizer."""
     module = sys.modules.get("numba.core.compiler_lock")
     if module is not None and module.global_compiler_lock.is_locked():
         return True
     while frame is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] in ("numba", "llvmlite"):
+        name, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        if name.partition(".")[0] in _DEAF or function == "__del__" or (function == "cb" and "importlib" in name):
             return True
         frame = frame.f_back
     return False
