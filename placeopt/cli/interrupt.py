@@ -7,8 +7,8 @@ lets the command rescue what it has and ends the process.
 Two things would crash. An exception in the midst of numba's compiler leaves LLVM's modules half made, and what then
 evaluates or compiles stumbles over them; one in the Python code with which a kernel makes its named tuple of results is
 not looked for there. Inside numba, and in finalizers, which drop exceptions, the signal is only noted, and told again
-when the main thread is out of it. And the end of the interpreter takes LLVM and CP-SAT down while threads may still be inside them: after a signal the process
-ends without.
+when the main thread is out of it. And the end of the interpreter takes LLVM and CP-SAT down while threads may still be
+inside them: after a signal the process ends without.
 """
 
 from __future__ import annotations
