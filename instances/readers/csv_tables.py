@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.attributes import (
@@ -125,7 +126,9 @@ def is_edge_header(header: Sequence[str]) -> bool:
 
 def _tables(text: str) -> list[Table]:
     """Split a file into tables at its empty lines and check that rows are as wide as their header."""
-    tables: list[Table] = []
+    tables: list[Table] = _plain_tables(text) or []
+    if tables:
+        return tables
     fresh = True
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     blanks = " " in text or "\t" in text
@@ -146,6 +149,27 @@ def _tables(text: str) -> list[Table]:
             tables[-1].append((reader.line_num, row))
     except csv.Error as error:
         raise InputError(f"line {reader.line_num}: not valid CSV: {error}") from error
+    return tables
+
+
+def _plain_tables(text: str) -> list[Table] | None:
+    """Split a file without quotes and blanks, whose rows are one line each; None where anything is unusual."""
+    if any(mark in text for mark in '" \t\r'):
+        return None
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error:
+        return None
+    unusual = [number for number, row in enumerate(rows) if not row or not row[0]]
+    tables: list[Table] = []
+    for begin, end in itertools.pairwise([-1, *unusual, len(rows)]):
+        table = rows[begin + 1 : end]
+        if end < len(rows) and rows[end]:
+            return None  # cells, but not the first
+        if table:
+            if len(set(map(len, table))) > 1 or len({cell.lower() for cell in table[0]}) < len(table[0]):
+                return None
+            tables.append(list(zip(range(begin + 2, end + 1), table, strict=True)))
     return tables
 
 

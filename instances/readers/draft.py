@@ -156,7 +156,8 @@ class Draft:
         self.names += keys
         for column, values in fields.items():
             neutral = DEFAULTS[column]
-            self._columns[column].update((first + i, x) for i, x in enumerate(values) if x != neutral)
+            pairs = enumerate(values, first)
+            self._columns[column].update([pair for pair in pairs if pair[1] != neutral] if neutral in values else pairs)
         for kind, values in times.items():
             ops, ticks = self._times.setdefault(kind, (array("q"), array("q")))
             ops.extend(range(first, first + len(keys)))

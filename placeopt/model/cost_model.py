@@ -30,13 +30,15 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
 
     `fields` are further fields of PlacementProblem (objective, memory, contiguity, pipeline, slots).
     """
-    columns: dict[tuple[Any, ...], NDArray[np.int64]] = {}
-    compute = np.empty((graph.num_ops, cluster.num_devices), dtype=np.int64)
-    for d, device in enumerate(cluster.devices):
+    columns: dict[tuple[Any, ...], int] = {}  # of devices that take the same times
+    column, distinct = [], []
+    for device in cluster.devices:
         key = (device.kind, device.family, device.peak_flops, device.memory_bandwidth, device.launch_overhead)
         if key not in columns:
-            columns[key] = op_ticks(graph, device)
-        compute[:, d] = columns[key]
+            columns[key] = len(columns)
+            distinct.append(op_ticks(graph, device))
+        column.append(columns[key])
+    compute = np.stack(distinct, axis=1)[:, column]
     transfer = np.stack(
         [transfer_ticks(graph, link.latency, link.bandwidth) for link in cluster.links], axis=1
     ) if graph.num_tensors else np.zeros((0, len(cluster.links)), dtype=np.int64)  # fmt: skip

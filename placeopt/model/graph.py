@@ -85,7 +85,8 @@ class SharedTensors:
             raise InputError(
                 f"tensor {int(tensor[at])}: consumer '{op_names[int(consumer[at])]}' is listed twice; list it once"
             )
-        _ = self.topological_order  # refuses a cycle
+        if (producer[tensor] > consumer).any():
+            _ = self.topological_order  # refuses a cycle; none where every edge leads to a later op
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,6 +257,9 @@ def topological_order(
     """
     by_source = np.argsort(source, kind="stable")
     target = consumer[by_source]
+    if (source[by_source] < target).all():
+        depth = _depths_in_order(num_ops, source[by_source].tolist(), target.tolist())
+        return np.argsort(np.array(depth), kind="stable").astype(np.int64)
     pointer = np.searchsorted(source[by_source], np.arange(num_ops + 1))
     waiting = np.bincount(consumer, minlength=num_ops)
     depth = _depths(waiting.tolist(), pointer.tolist(), target.tolist())
@@ -263,6 +267,15 @@ def topological_order(
         stuck = np.array(depth) < 0
         raise InputError(f"the graph has a cycle: {_name_cycle(stuck, source, consumer, op_names)}")
     return np.argsort(np.array(depth), kind="stable").astype(np.int64)
+
+
+def _depths_in_order(num_ops: int, source: list[int], target: list[int]) -> list[int]:
+    """Return the depths of ops whose edges, sorted by source, all lead to later ops: one pass over the edges."""
+    depth = [0] * num_ops
+    for op, other in zip(source, target, strict=True):
+        if depth[other] <= depth[op]:
+            depth[other] = depth[op] + 1
+    return depth
 
 
 def _depths(waiting: list[int], pointer: list[int], target: list[int]) -> list[int]:

@@ -52,7 +52,9 @@ def group_units(unit: Ints, op_bytes: Ints, allowed: NDArray[np.bool_], capacity
     pointer = np.searchsorted(unit[member], np.arange(count + 1)).astype(np.int64)
     size = np.zeros(count, dtype=np.int64)
     np.add.at(size, unit, op_bytes)
-    everywhere = np.logical_and.reduceat(allowed[member], pointer[:-1], axis=0)
+    everywhere = allowed[member]
+    if count < len(unit):
+        everywhere = np.logical_and.reduceat(everywhere, pointer[:-1], axis=0)
     return Units(
         frozen(unit),
         frozen(member[pointer[:-1]].astype(np.int64)),

@@ -32,7 +32,7 @@ DEVICES = 64
 
 def limit_of(size: int) -> float:
     """Return the time limit for graphs of a size."""
-    return {100_000: 5.0, 1_000_000: 10.0}.get(size, 2.0)
+    return {100_000: 5.0, 1_000_000: 15.0}.get(size, 2.0)
 
 
 def allowed(limit: float) -> float:

@@ -11,7 +11,8 @@ counting every array of a NamedTuple at every call takes five times as long as t
 
 References
 ----------
-R. Seidel, C. R. Aragon, "Randomized search trees", Algorithmica 16, 1996 (the idle gaps of a device).
+R. Bayer, E. McCreight, "Organization and maintenance of large ordered indexes", Acta Informatica 1, 1972 (B-trees, here for
+the idle gaps of a device).
 """
 
 # mypy: disable-error-code="assignment, return-value, no-any-return"
@@ -178,17 +179,34 @@ def _data_ready_on_channels(
     return ready
 
 
-GAP_START, GAP_END, GAP_OP, GAP_LEFT, GAP_RIGHT, GAP_ABOVE, GAP_LONGEST, GAP_RANK = range(8)
-"""Of a gap: its start and end, the op that ends where it starts; its place in the tree of its device, where -1 is none:
-earlier and later gaps below it, the gap above it, the longest gap of what hangs from it, and the number that no gap
-below it exceeds. A gap that was filled stays, without length."""
+WIDTH, BRANCHES = 64, 256
+"""Gaps of a leaf and leaves of a node at most."""
+
+
+class Gaps(NamedTuple):
+    """Idle gaps of every device in time order: gaps stand in leaves, leaves in nodes, the nodes of a device are linked.
+
+    A B-tree of fixed height: a search reads few stretches of memory, each from one end to the other, where a binary tree would
+    wait for memory at every step. The last gap of a device never ends.
+    """
+
+    start: Ints  # (num_leaves, WIDTH)
+    end: Ints  # (num_leaves, WIDTH)
+    op: Ints  # (num_leaves, WIDTH) op that ends where the gap starts, -1 for none
+    count: Ints  # (num_leaves,) gaps in use
+    leaf: Ints  # (num_nodes, BRANCHES)
+    leaf_end: Ints  # (num_nodes, BRANCHES) end of the last gap of each leaf
+    leaf_longest: Ints  # (num_nodes, BRANCHES) length of the longest gap of each leaf
+    leaves: Ints  # (num_nodes,) leaves in use
+    longest: Ints  # (num_nodes,) length of the longest gap
+    earlier: Ints  # (num_nodes,) node before, -1 for none
+    later: Ints  # (num_nodes,) node behind, -1 for none
+    last: Ints  # (num_devices,) last node
+    used: Ints  # (2,) leaves and nodes in use
 
 
 class Timeline(NamedTuple):
-    """Ops of each device in time order, as a doubly linked list, and the idle gaps between them, as a treap in time order.
-
-    A gap that is long enough is found in O(log n) expected steps, however many small ones lie behind it.
-    """
+    """Ops of each device in time order, as a doubly linked list, and the idle gaps between them."""
 
     start: Ints  # (num_ops,)
     finish: Ints  # (num_ops,)
@@ -196,66 +214,99 @@ class Timeline(NamedTuple):
     behind: Ints  # (num_ops,) op behind, -1 for none
     first: Ints  # (num_devices,) first op, -1 for none
     last: Ints  # (num_devices,) last op, -1 for none
-    gap: Ints  # (num_ops + num_devices, 8) a row of GAP_START to GAP_RANK, so that a step reads one line of memory
-    top: Ints  # (num_devices,) gap from which all others hang
-    last_gap: Ints  # (num_devices,) the gap after the last op; it never ends
-    gaps: Ints  # (1,) number of gap records in use
+    gaps: Gaps
+
+
+@inner
+def _empty_gaps(n: int, k: int) -> Gaps:
+    leaves = k + n // (WIDTH // 2) + 1  # a leaf is divided after at least WIDTH / 2 gaps were added to it, and a node likewise
+    nodes = k + leaves // (BRANCHES // 2) + 1
+    gaps = Gaps(
+        np.zeros((leaves, WIDTH), np.int64), np.zeros((leaves, WIDTH), np.int64), np.zeros((leaves, WIDTH), np.int64),
+        np.zeros(leaves, np.int64), np.zeros((nodes, BRANCHES), np.int64), np.zeros((nodes, BRANCHES), np.int64),
+        np.zeros((nodes, BRANCHES), np.int64), np.zeros(nodes, np.int64), np.zeros(nodes, np.int64),
+        np.full(nodes, -1, np.int64), np.full(nodes, -1, np.int64), np.arange(k), np.full(2, k, np.int64),
+    )  # fmt: skip
+    for d in range(k):
+        gaps.end[d, 0], gaps.op[d, 0], gaps.count[d] = FAR, -1, 1
+        gaps.leaf[d, 0], gaps.leaf_end[d, 0], gaps.leaf_longest[d, 0], gaps.leaves[d] = d, FAR, FAR, 1
+        gaps.longest[d] = FAR
+    return gaps
 
 
 @inner
 def _empty_timeline(n: int, k: int) -> Timeline:
-    timeline = Timeline(
+    return Timeline(
         np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(n, -1, np.int64), np.full(n, -1, np.int64),
-        np.full(k, -1, np.int64), np.full(k, -1, np.int64), np.full((n + k, 8), -1, np.int64), np.arange(k), np.arange(k),
-        np.zeros(1, np.int64),
+        np.full(k, -1, np.int64), np.full(k, -1, np.int64), _empty_gaps(n, k),
     )  # fmt: skip
-    for gap in range(n + k):  # a number that looks random
-        mixed = (gap * 2654435761) & 4294967295
-        mixed = ((mixed ^ (mixed >> 15)) * 2246822519) & 4294967295
-        timeline.gap[gap, GAP_RANK] = mixed ^ (mixed >> 13)
-    for d in range(k):
-        timeline.gap[d, GAP_START], timeline.gap[d, GAP_END], timeline.gap[d, GAP_LONGEST] = 0, FAR, FAR
-    timeline.gaps[0] = k
-    return timeline
 
 
 @inlined
-def _holds(gap: Ints, top: int, length: int) -> bool:
-    """Whether a gap of `length` hangs from `top`."""
-    return bool(top >= 0 and gap[top, GAP_LONGEST] >= length)
-
-
-@uncounted
-def _first_fit(gap: Ints, top: int, due: int, length: int) -> int:
-    """First gap that ends no sooner than `due` and is as long as `length`; the last one of a device always is."""
-    turn, node = top, top
-    while _holds(gap, node, length):  # the way to where `due` is; what lies to its right ends late enough
-        if gap[node, GAP_END] < due:
-            node = gap[node, GAP_RIGHT]
-            continue
-        if gap[node, GAP_END] - gap[node, GAP_START] >= length or _holds(gap, gap[node, GAP_RIGHT], length):
-            turn = node
-        node = gap[node, GAP_LEFT]
-    if gap[turn, GAP_END] - gap[turn, GAP_START] >= length:
-        return turn
-    node = gap[turn, GAP_RIGHT]
-    while True:
-        if _holds(gap, gap[node, GAP_LEFT], length):
-            node = gap[node, GAP_LEFT]
-        elif gap[node, GAP_END] - gap[node, GAP_START] >= length:
-            return node
+def _first_from(ends: Ints, count: int, due: int) -> int:
+    """Place of the first of the rising `ends` that is no sooner than `due`: mostly the last, which is tried first."""
+    low, high = np.int64(0), count
+    if count == 1 or ends[count - 2] < due:
+        return count - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if ends[middle] < due:
+            low = middle + 1
         else:
-            node = gap[node, GAP_RIGHT]
+            high = middle
+    return low
 
 
 @uncounted
-def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) -> tuple[int, int]:
-    """Earliest start >= `ready` at which the device is idle for `duration`, and the gap it is in.
+def _first_fit(gaps: Gaps, device: int, due: int, length: int, limit: int) -> int:
+    """First gap that ends no sooner than `due` and is as long as `length`, as (node * BRANCHES + slot of the leaf) * WIDTH + place.
+
+    NONE if it is in a leaf all of whose gaps start at `limit` or later.
+    """
+    node = gaps.last[device]
+    while gaps.earlier[node] >= 0 and gaps.leaf_end[gaps.earlier[node], gaps.leaves[gaps.earlier[node]] - 1] >= due:
+        node = gaps.earlier[node]
+    slot = _first_from(gaps.leaf_end[node], gaps.leaves[node], due)
+    leaf = gaps.leaf[node, slot]
+    place = _first_from(gaps.end[leaf], gaps.count[leaf], due)
+    while True:
+        if gaps.longest[node] >= length:
+            for at in range(slot, gaps.leaves[node]):
+                if gaps.leaf_longest[node, at] >= length:
+                    if at > slot and gaps.leaf_end[node, at - 1] >= limit:
+                        return NONE
+                    leaf = gaps.leaf[node, at]
+                    for i in range(place, gaps.count[leaf]):
+                        if gaps.end[leaf, i] - gaps.start[leaf, i] >= length:
+                            return (node * BRANCHES + at) * WIDTH + i
+                place = np.int64(0)
+        if gaps.leaf_end[node, gaps.leaves[node] - 1] >= limit:
+            return NONE
+        node, slot, place = gaps.later[node], np.int64(0), np.int64(0)
+
+
+@inlined
+def _last_gap(gaps: Gaps, device: int) -> int:
+    """The gap after the last op of a device."""
+    node = gaps.last[device]
+    slot = gaps.leaves[node] - 1
+    return (node * BRANCHES + slot) * WIDTH + gaps.count[gaps.leaf[node, slot]] - 1
+
+
+@inlined
+def _gap_start(gaps: Gaps, gap: int) -> int:
+    """Time at which a gap starts."""
+    return gaps.start[gaps.leaf[gap // (BRANCHES * WIDTH), gap // WIDTH % BRANCHES], gap % WIDTH]
+
+
+@uncounted
+def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int, limit: int) -> tuple[int, int]:
+    """Earliest start >= `ready` at which the device is idle for `duration`, and the gap it is in; from `limit` on any later one.
 
     An op that takes no time also fits where two ops meet: the gap is -1 then.
     """
-    best_gap = _first_fit(timeline.gap, timeline.top[device], ready + duration, max(duration, 1))
-    best = max(ready, timeline.gap[best_gap, GAP_START])
+    best_gap = _first_fit(timeline.gaps, device, ready + duration, max(duration, 1), limit)
+    best = FAR if best_gap == NONE else max(ready, _gap_start(timeline.gaps, best_gap))
     if duration == 0 and best > ready:
         op = timeline.last[device]
         while op >= 0 and timeline.start[op] >= ready and timeline.before[op] >= 0:
@@ -268,81 +319,95 @@ def _earliest_gap(timeline: Timeline, device: int, ready: int, duration: int) ->
     return best, best_gap
 
 
-@inlined
-def _longest(gap: Ints, node: int) -> int:
-    """Length of the longest gap that hangs from `node`."""
-    longest = gap[node, GAP_END] - gap[node, GAP_START]
-    if gap[node, GAP_LEFT] >= 0:
-        longest = max(longest, gap[gap[node, GAP_LEFT], GAP_LONGEST])
-    if gap[node, GAP_RIGHT] >= 0:
-        longest = max(longest, gap[gap[node, GAP_RIGHT], GAP_LONGEST])
-    return longest
+@uncounted
+def _measure(gaps: Gaps, node: int, slot: int) -> None:
+    """Write the end of a leaf and the longest gap of the leaf and of its node."""
+    leaf, longest = gaps.leaf[node, slot], np.int64(0)
+    last = gaps.count[leaf] - 1
+    if gaps.end[leaf, last] == FAR:  # nothing is longer than a gap that never ends
+        gaps.leaf_end[node, slot] = FAR
+        gaps.leaf_longest[node, slot] = gaps.longest[node] = FAR - gaps.start[leaf, last]
+        return
+    for i in range(gaps.count[leaf]):
+        longest = max(longest, gaps.end[leaf, i] - gaps.start[leaf, i])
+    gaps.leaf_end[node, slot], gaps.leaf_longest[node, slot] = gaps.end[leaf, gaps.count[leaf] - 1], longest
+    longest = np.int64(0)
+    for at in range(gaps.leaves[node]):
+        longest = max(longest, gaps.leaf_longest[node, at])
+    gaps.longest[node] = longest
 
 
 @uncounted
-def _measure_upwards(gap: Ints, node: int) -> None:
-    """Correct the longest lengths from a gap that has changed upwards."""
-    while node >= 0:
-        longest = _longest(gap, node)
-        if longest == gap[node, GAP_LONGEST]:
-            return
-        gap[node, GAP_LONGEST] = longest
-        node = gap[node, GAP_ABOVE]
-
-
-@uncounted
-def _turn_up(gap: Ints, top: Ints, device: int, node: int) -> None:
-    """Exchange a gap with the one above it, time order kept."""
-    above = gap[node, GAP_ABOVE]
-    higher = gap[above, GAP_ABOVE]
-    near, far = (GAP_LEFT, GAP_RIGHT) if gap[above, GAP_LEFT] == node else (GAP_RIGHT, GAP_LEFT)
-    moved = gap[node, far]
-    gap[above, near], gap[node, far] = moved, above
-    if moved >= 0:
-        gap[moved, GAP_ABOVE] = above
-    gap[above, GAP_ABOVE], gap[node, GAP_ABOVE] = node, higher
-    if higher < 0:
-        top[device] = node
+def _divide_node(gaps: Gaps, device: int, node: int) -> None:
+    """Move the later half of a full node's leaves to a node behind it."""
+    half, rest, behind = BRANCHES // 2, gaps.used[1], gaps.later[node]
+    gaps.used[1] += 1
+    for at in range(half):
+        gaps.leaf[rest, at], gaps.leaf_end[rest, at] = gaps.leaf[node, half + at], gaps.leaf_end[node, half + at]
+        gaps.leaf_longest[rest, at] = gaps.leaf_longest[node, half + at]
+    gaps.leaves[node], gaps.leaves[rest] = half, half
+    gaps.later[node], gaps.earlier[rest], gaps.later[rest] = rest, node, behind
+    if behind >= 0:
+        gaps.earlier[behind] = rest
     else:
-        gap[higher, GAP_LEFT if gap[higher, GAP_LEFT] == above else GAP_RIGHT] = node
-    gap[above, GAP_LONGEST] = _longest(gap, above)
-    gap[node, GAP_LONGEST] = _longest(gap, node)
+        gaps.last[device] = rest
+    _measure(gaps, node, np.int64(0))
+    _measure(gaps, rest, np.int64(0))
 
 
 @uncounted
-def _add_gap(timeline: Timeline, device: int, gap: int, begin: int, end: int, op: int) -> None:
+def _divide_leaf(gaps: Gaps, device: int, node: int, slot: int) -> None:
+    """Move the later half of a full leaf's gaps to a leaf behind it; the node has room for that."""
+    half, leaf, rest = WIDTH // 2, gaps.leaf[node, slot], gaps.used[0]
+    gaps.used[0] += 1
+    for i in range(half):
+        gaps.start[rest, i], gaps.end[rest, i] = gaps.start[leaf, half + i], gaps.end[leaf, half + i]
+        gaps.op[rest, i] = gaps.op[leaf, half + i]
+    gaps.count[leaf], gaps.count[rest] = half, half
+    for at in range(gaps.leaves[node], slot + 1, -1):
+        gaps.leaf[node, at], gaps.leaf_end[node, at] = gaps.leaf[node, at - 1], gaps.leaf_end[node, at - 1]
+        gaps.leaf_longest[node, at] = gaps.leaf_longest[node, at - 1]
+    gaps.leaf[node, slot + 1] = rest
+    gaps.leaves[node] += 1
+    _measure(gaps, node, slot)
+    _measure(gaps, node, slot + 1)
+
+
+@uncounted
+def _add_gap(gaps: Gaps, device: int, gap: int, begin: int, end: int, op: int) -> None:
     """Add a gap behind `op` and right after another one."""
-    tree, rest = timeline.gap, timeline.gaps[0]
-    timeline.gaps[0] += 1
-    tree[rest, GAP_START], tree[rest, GAP_END], tree[rest, GAP_OP] = begin, end, op
-    above, side = gap, GAP_RIGHT
-    if tree[gap, GAP_RIGHT] >= 0:
-        above, side = tree[gap, GAP_RIGHT], GAP_LEFT
-        while tree[above, GAP_LEFT] >= 0:
-            above = tree[above, GAP_LEFT]
-    tree[above, side], tree[rest, GAP_ABOVE] = rest, above
-    _measure_upwards(tree, rest)
-    while tree[rest, GAP_ABOVE] >= 0 and tree[tree[rest, GAP_ABOVE], GAP_RANK] < tree[rest, GAP_RANK]:
-        _turn_up(tree, timeline.top, device, rest)
-    if timeline.last_gap[device] == gap:
-        timeline.last_gap[device] = rest
+    node, slot, place = gap // (BRANCHES * WIDTH), gap // WIDTH % BRANCHES, gap % WIDTH + 1
+    leaf = gaps.leaf[node, slot]
+    for i in range(gaps.count[leaf], place, -1):
+        gaps.start[leaf, i], gaps.end[leaf, i] = gaps.start[leaf, i - 1], gaps.end[leaf, i - 1]
+        gaps.op[leaf, i] = gaps.op[leaf, i - 1]
+    gaps.start[leaf, place], gaps.end[leaf, place], gaps.op[leaf, place] = begin, end, op
+    gaps.count[leaf] += 1
+    _measure(gaps, node, slot)
+    if gaps.count[leaf] == WIDTH:
+        _divide_leaf(gaps, device, node, slot)
+        if gaps.leaves[node] == BRANCHES:
+            _divide_node(gaps, device, node)
 
 
 @uncounted
 def _insert(timeline: Timeline, device: int, op: int, begin: int, duration: int, gap: int) -> None:
     """Put `op` into `gap` of the device, or (gap -1) between two ops that meet at `begin`."""
-    end = begin + duration
+    gaps, end = timeline.gaps, begin + duration
     timeline.start[op], timeline.finish[op] = begin, end
     if gap >= 0:
-        previous, limit = timeline.gap[gap, GAP_OP], timeline.gap[gap, GAP_END]
-        if begin > timeline.gap[gap, GAP_START]:
-            timeline.gap[gap, GAP_END] = begin
-            _measure_upwards(timeline.gap, gap)
+        node, slot, place = gap // (BRANCHES * WIDTH), gap // WIDTH % BRANCHES, gap % WIDTH
+        leaf = gaps.leaf[node, slot]
+        previous, limit = gaps.op[leaf, place], gaps.end[leaf, place]
+        if begin > gaps.start[leaf, place]:
+            gaps.end[leaf, place] = begin
             if end < limit:  # what remains behind the op is a gap of its own
-                _add_gap(timeline, device, gap, end, limit, op)
-        else:
-            timeline.gap[gap, GAP_START], timeline.gap[gap, GAP_OP] = end, op
-            _measure_upwards(timeline.gap, gap)
+                _add_gap(gaps, device, gap, end, limit, op)
+            else:
+                _measure(gaps, node, slot)
+        else:  # a gap that was filled stays, without length
+            gaps.start[leaf, place], gaps.op[leaf, place] = end, op
+            _measure(gaps, node, slot)
     else:
         previous = timeline.last[device]
         while previous >= 0 and timeline.finish[previous] > begin:
@@ -398,10 +463,11 @@ def _schedule_ops(
                 if not biased and ready + duration >= best_finish:
                     continue  # it cannot end earlier than the best device
                 if insertion:
-                    begin, gap = _earliest_gap(timeline, device, ready, duration)
+                    limit = np.int64(FAR) if biased else best_finish - duration
+                    begin, gap = _earliest_gap(timeline, device, ready, duration, limit)
                 else:
-                    gap = timeline.last_gap[device]
-                    begin = max(ready, timeline.gap[gap, GAP_START])
+                    gap = _last_gap(timeline.gaps, device)
+                    begin = max(ready, _gap_start(timeline.gaps, gap))
                 end = begin + duration
                 score = end + bias[op, device] if biased else 0.0
                 if score < best_score or (score == best_score and end < best_finish):

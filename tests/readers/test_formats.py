@@ -48,6 +48,34 @@ def test_edge_list(text, expected, tmp_path):
     assert (graph.measured == 1).all()
 
 
+@pytest.mark.parametrize("unusual", ["a b 3\n\nb c 4\n", " a b 3\nb c 4\n", "a  b 3\nb c 4\n", "a b 3\nb\tc 4\n", "a b 3\nb c 4", "a b 3\r\nb c 4\r\n"])
+def test_edge_lists_are_read_alike_with_and_without_unusual_blanks(unusual, tmp_path):
+    """Texts with one space between cells take a short way; others mean the same."""
+    plain, other = read(tmp_path, "a b 3\nb c 4\n"), read(tmp_path, unusual)
+    assert (plain.op_names, edges(plain)) == (other.op_names, edges(other))
+
+
+@pytest.mark.parametrize("text", ["a b 3\nb c\nd e 4 5\n", "a b\nc\nd e f\n", "a\nb\n", "a b c d\ne f g h\n"])
+def test_edge_lists_of_uneven_lines_are_refused(text, tmp_path):
+    """As many cells in all as even lines would have does not make lines even."""
+    with pytest.raises(InputError):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize("change", [lambda t: t.replace("a,", '"a",'), lambda t: t.replace("\n", "\r\n"), lambda t: t.replace("a,2", "a, 2")])
+def test_csv_tables_are_read_alike_with_and_without_quotes(change, tmp_path):
+    """Tables without quotes and blanks take a short way; others mean the same."""
+    text = "op,time:*\na,2\nb,3\n\nsource,target,bytes\na,b,7\n"
+    path = tmp_path / "graph.csv"
+    found = []
+    for words in (text, change(text)):
+        path.write_bytes(words.encode())
+        found.append(read_graph(path))
+    assert found[0].op_names == found[1].op_names
+    assert found[0].measured.tolist() == found[1].measured.tolist()
+    assert edges(found[0]) == edges(found[1])
+
+
 def test_edge_list_times_and_bytes(tmp_path):
     """Lines `name: time` give times; the third column can be bytes."""
     graph = read(tmp_path, "a: 5\nb: 2.5\na b 64\nb c 32\n", weight="bytes", op_time=9)
