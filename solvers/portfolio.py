@@ -160,7 +160,7 @@ class Stages:
         """Raise the bound by what fits into the ends of a schedule, where that is still open."""
         seconds = min(FRONT_SECONDS, FRONT_SHARE * self.tracker.seconds_left)
         if seconds >= FRONT_LEAST and not self.tracker.stop():
-            self._prove(2 * seconds, ("communication", "head-tail", "front"))  # half of it is for fronts
+            self._prove(2 * seconds, ("communication", "head-tail", "segments", "front"))  # half of it is for fronts
 
     def _prove(self, seconds: float, methods: tuple[str, ...] | None = None) -> None:
         if self.evaluator.measure is not None:

@@ -21,20 +21,17 @@ class UnreadableError(Exception):
 class FalseStatementError(Exception):
     """A statement of the proof does not hold."""
 
-def demand(holds, statement):  # refuse the proof unless a statement holds
+def demand(holds, statement, error=FalseStatementError):  # refuse the proof unless a statement holds
     if not holds:
-        raise FalseStatementError(statement)
-
+        raise error(statement)
 # --- reading ---------------------------------------------------------------------------------------------
 def parse(text):  # the content of a JSON text: no key twice, whole numbers only
     def unique(pairs):
-        if len(dict(pairs)) < len(pairs):
-            raise UnreadableError(f"a key occurs twice among {[key for key, _ in pairs][:9]}")
+        demand(len(dict(pairs)) == len(pairs), f"a key occurs twice among {[key for key, _ in pairs][:9]}", UnreadableError)
         return dict(pairs)
     def refuse(constant):
         raise UnreadableError(f"expected whole numbers, received {constant}")
     return json.loads(text, object_pairs_hook=unique, parse_constant=refuse, parse_float=refuse)
-
 def ints(value, shape=(), low=0, high=MOST):  # a whole number, or lists of them of a shape (None: of any length), in a range
     if not shape:
         if type(value) is not int or not low <= value <= high:
@@ -43,13 +40,10 @@ def ints(value, shape=(), low=0, high=MOST):  # a whole number, or lists of them
     if type(value) is not list or shape[0] not in (None, len(value)):
         raise UnreadableError(f"expected a list of {shape[0] or 'some'} entries, received {str(value)[:40]}")
     return [ints(x, shape[1:], low, high) for x in value]
-
 def distinct(value, size):  # distinct indices below `size`, at least one
     found = ints(value, (None,), 0, size - 1)
-    if not found or len(set(found)) < len(found):
-        raise UnreadableError(f"expected distinct indices, received {str(value)[:40]}")
+    demand(0 < len(found) == len(set(found)), f"expected distinct indices, received {str(value)[:40]}", UnreadableError)
     return found
-
 def sorted_order(n, edges):  # 0..n-1 such that every edge goes forwards, None if there is a cycle
     after, waits = [[] for _ in range(n)], [0] * n
     for u, v in edges:
@@ -61,7 +55,6 @@ def sorted_order(n, edges):  # 0..n-1 such that every edge goes forwards, None i
             waits[w] -= 1
             order += [w] * (not waits[w])
     return order if len(order) == n else None
-
 # --- placements: problem and value -----------------------------------------------------------------------
 class Placement:  # a placement problem; the names are those of its JSON
     def __init__(self, data):
@@ -92,7 +85,6 @@ class Placement:  # a placement problem; the names are those of its JSON
         for d, room in enumerate(self.capacity):
             demand(sum(b for b, e in zip(self.resident, device) if e == d) <= room, f"device {d} holds too many bytes")
         return device
-
 def alone(runs, what):  # refuse runs (start, end) of one resource that overlap, also those of no length inside others
     demand(all(start >= end for (_, end), (start, _) in pairwise(sorted(runs))), f"{what} runs one thing at a time")
 
@@ -145,7 +137,6 @@ def period(p, solution, _schedule):  # the largest load of a device; contiguity 
         for v in (v for x, v in pairs if x == u):
             left[v] |= left[u] | ({device[u]} - {device[v]})
     return sum(max(x) for x in zip(*load)) if p.pipeline == "gpipe" else max(map(sum, load))
-
 # --- placements: suppose a solution of at most `most` ticks, and derive a contradiction ------------------------
 class Supposition:  # what schedules of at most `most` ticks obey; without edges: solutions with loads of at most that
     def __init__(self, p, most, believed, edges=True):
@@ -163,7 +154,7 @@ class Supposition:  # what schedules of at most `most` ticks obey; without edges
         self.count = [self.kind.count(c) for c in range(len(kinds))]  # devices of every class
         self.time = [[column[v] for column in kinds] for v in range(n)]  # ticks by class, None: cannot run there
         self.head, self.tail = ([[0] * len(kinds) for _ in range(n)] for _ in range(2))  # to the start; from the end
-        self.apart, self.edges, costs = [], {}, {}  # ops that cannot share; (u, v) -> least delay [ever, on two devices]
+        self.apart, self.edges, self.waits, costs = [], {}, {}, {}  # pairs that cannot share; (u, v) -> delay [ever, on two]
         for u, v, t in p.edges if edges else ():
             if (able[u], able[v]) not in costs:
                 pairs = [(d, e) for d in range(k) for e in range(k) if able[u][d] and able[v][e]]
@@ -241,7 +232,7 @@ class Supposition:  # what schedules of at most `most` ticks obey; without edges
     def step_sweep(self, backwards, lemmas):  # raise heads or tails along edges, and by lemmas [op, class, ticks, ops before it]
         far, order = (self.tail, self.order[::-1]) if backwards else (self.head, self.order)
         into, of, place, split = {}, {}, {v: i for i, v in enumerate(order)}, self.splits()
-        for (u, v), (free, pay) in self.edges.items():
+        for (u, v), (free, pay) in [*self.edges.items(), *self.waits.items()]:
             into.setdefault(u if backwards else v, []).append((v if backwards else u, free, pay))
         for v, c, ticks, before in lemmas:
             of.setdefault((v, ints(c, (), 0, len(self.count) - 1)), []).append((ints(ticks), distinct(before, len(order))))
@@ -255,6 +246,21 @@ class Supposition:  # what schedules of at most `most` ticks obey; without edges
                     demand(self.late(v, c, ticks - 1, before, far, near, apart), f"lemma: op {v} is not as late as {ticks}")
                     far[v][c] = ticks
             self.narrow(v, self.classes(v))
+    def step_segment(self, copies, ticks, steps):  # from the end of the first of some ops to the start of the last, ever
+        seen = None
+        for ops in copies:
+            part, place, groups = copy.copy(self), {v: i for i, v in enumerate(distinct(ops, self.p.num_ops))}, {}
+            part.p, part.most, part.believed, part.apart, part.waits = copy.copy(self.p), ints(ticks) - 1, None, [], {}
+            part.p.num_ops, part.p.resident, part.order = len(ops), [self.p.resident[v] for v in ops], list(range(len(ops)))
+            part.edges = {(place[u], place[v]): x[:] for (u, v), x in self.edges.items() if u in place and v in place}
+            inside = [{*part.order[:-1]}, {*part.order[1:]}] == [*map(set, zip(*part.edges))]
+            demand(inside and all(u < v for u, v in part.edges), f"ops {ops[:9]} run after the first and before the last of them")
+            part.time = [[t and 0 for t in self.time[v]] if v in (ops[0], ops[-1]) else self.time[v][:] for v in ops]
+            part.head, part.tail = ([[0] * len(self.count) for _ in ops] for _ in range(2))
+            part.group = [groups.setdefault(id(self.group[v]), [place[w] for w in self.group[v] if w in place]) for v in ops]
+            alike = str((part.time, sorted(part.edges.items()), part.group, part.p.resident))
+            part.closed, seen, self.waits[ops[0], ops[-1]] = alike == seen, alike, (ticks, ticks)
+            part.prove(steps)
     def step_same(self, u, v):  # two ops share a device: none is left for one of them alone, or a transfer would be late
         pay = self.edges.get((u, v), [0, 0])[1]
         for c in self.classes(ints(u)):
@@ -325,7 +331,6 @@ class Supposition:  # what schedules of at most `most` ticks obey; without edges
 def placement_bound(p, data, believed):  # verify that no solution is below the claimed bound
     if ints(data["lower_bound"]) > 0:
         Supposition(p, data["lower_bound"] - 1, believed, data["objective"] == "makespan").prove(data["witness"]["steps"])
-
 # --- sharding: one strategy per node under a limit on usage ---------------------------------------------------
 class Sharding:  # a sharding problem; strategies of a node are a range of `cost` and `usage`
     def __init__(self, data):
@@ -339,14 +344,12 @@ class Sharding:  # a sharding problem; strategies of a node are a range of `cost
             (u, v), part = ((u, v), part) if u < v else ((v, u), [*zip(*part)])
             old = self.tables.setdefault((u, v), [[0] * len(part[0]) for _ in part])
             self.tables[u, v] = [[a + b for a, b in zip(x, y, strict=True)] for x, y in zip(old, part, strict=True)]
-
 def sharding_cost(p, solution, _schedule):  # the cost of a choice that keeps the limit
     chosen = ints(solution["strategies"], (len(p.cost),))
     for moment in {a for a, _ in p.interval}:
         live = [v for v, (a, b) in enumerate(p.interval) if a <= moment < b]
         demand(sum(p.usage[v][chosen[v]] for v in live) <= p.limit, f"the usage at {moment} passes the limit")
     return sum(x[s] for x, s in zip(p.cost, chosen)) + sum(x[chosen[u]][chosen[v]] for (u, v), x in p.tables.items())
-
 def sharding_bound(p, data, _believed):  # least costs of nodes and edges under prices on usage, costs moved by messages
     k, q = ints(data["witness"]["bits"], (2,), 0, 64)
     prices, least = ints(data["witness"]["prices"], (None, 2)), 0
@@ -361,18 +364,17 @@ def sharding_bound(p, data, _believed):  # least costs of nodes and edges under 
         node[u], node[v] = ([x + y for x, y in zip(node[w], z)] for w, z in ((u, a), (v, b)))
     least += sum(map(min, node)) + (-sum(price for _, price in prices) * p.limit >> q)
     demand(data["lower_bound"] <= -(-least >> k), f"prices and messages prove {-(-least >> k)} only")
-
 # --- all of it -----------------------------------------------------------------------------------------------
 KINDS = {"makespan": (Placement, makespan, placement_bound), "period": (Placement, period, placement_bound),
          "cost": (Sharding, sharding_cost, sharding_bound)}
 
 def check(data):  # check one proof; return what it claims and what had to be believed
-    if type(data) is not dict or " ".join(sorted(data)) != FIELDS or (data["format"], data["version"]) != ("placeopt-proof", 1):
-        raise UnreadableError(f"expected a placeopt-proof, version 1, with {FIELDS}")
+    right = type(data) is dict and " ".join(sorted(data)) == FIELDS and (data["format"], data["version"]) == ("placeopt-proof", 1)
+    demand(right, f"expected a placeopt-proof, version 1, with {FIELDS}", UnreadableError)
     text = json.dumps({key: x for key, x in data.items() if key != "digest"}, sort_keys=True, separators=(",", ":"))
     demand(hashlib.sha256(text.encode()).hexdigest() == data["digest"], "the digest is that of the content")
-    if type(data["version"]) is not int or type(data["believed"]) is not list or type(data["schedule"]) is not dict:
-        raise UnreadableError("version, believed, schedule: expected a whole number, a list, an object")
+    types = [type(data[key]) for key in ("version", "believed", "schedule")] == [int, list, dict]
+    demand(types, "version, believed, schedule: expected a whole number, a list, an object", UnreadableError)
     reader, value_of, prove = KINDS[data["objective"]]
     problem, believed = reader(data["problem"]), []
     value, bound, found = ints(data["value"]), ints(data["lower_bound"]), value_of(problem, data["solution"], data["schedule"])
@@ -381,7 +383,6 @@ def check(data):  # check one proof; return what it claims and what had to be be
     prove(problem, data, believed)
     demand(believed == [x["statement"] for x in data["believed"]], "what has to be believed is written out, and nothing else")
     return f"value {value}, lower bound {bound} by {data['witness']['method']}", believed
-
 def main(name):  # check one file and say so; return the exit code
     try:
         content = open(name, "rb").read()

@@ -47,6 +47,10 @@ CLOSING_SHARES = (0.15, 0.3, 0.5, 1.0)
 TIGHT_SECONDS, TIGHT_SHARE = 6.0, 0.4
 """Time for restarts on the horizon of the bound where searches work beside it: seconds at most, and share of the time left."""
 
+SHAPE_GRIDS, SHAPE_SECONDS, SHAPE_SHARE, SHAPE_GAP = (2**12, 2**16), 10.0, 0.25, 2e-3
+"""Coarse grids on which a schedule as long as the bound is looked for, contention left out: units in the horizon; the time
+for each: seconds at most, and share of the time left; and the relative gap from which it is."""
+
 LADDER = ((2**12, 0.15), (2**16, 0.25))
 """Coarse grids to search first: (units in the horizon, share of the time left)."""
 
@@ -86,6 +90,9 @@ def _search_whole(
                 _raise_by_fronts(settings, tracker, analysis)
             if turn == 0 or tracker.lower_bound > before:
                 _probe(settings, problem, tracker, analysis, unit, share)
+            if turn == 0:
+                _raise_by_segments(tracker, analysis)
+        _try_shapes(settings, problem, tracker, analysis, unit)
     upper = serial if tracker.value is None else tracker.value
     for horizon, share in LADDER:
         if upper // unit > 8 * horizon and not tracker.stop():
@@ -111,6 +118,8 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
     """Close the gap from both ends while searches work beside it: each run starts from what they have by then."""
     unit = common_unit(problem)
     _try_tight(settings, problem, tracker, analysis, unit)
+    _raise_by_segments(tracker, analysis)
+    _try_shapes(settings, problem, tracker, analysis, unit)
     for turn, share in enumerate(CLOSING_SHARES):
         before = tracker.lower_bound
         if turn == 1 and not tracker.stop():
@@ -128,15 +137,49 @@ def _try_tight(
     end = tracker.elapsed + min(TIGHT_SECONDS, TIGHT_SHARE * tracker.seconds_left)
     while tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
         horizon = tracker.lower_bound
-        built = MakespanModel(analysis, horizon, horizon, unit)
-        tight = TightHorizon(built, tracker.seed)
-        tight.run(settings.num_workers, lambda: tracker.elapsed > end or tracker.stop())
-        tracker.count(max(1, tight.conflicts))
-        if tight.outcome != cp_model.INFEASIBLE:
-            if tight.placement is not None:
-                offer(problem, tracker, tight.placement)
+        if _restarts(settings, problem, tracker, MakespanModel(analysis, horizon, horizon, unit), end) != cp_model.INFEASIBLE:
             return
         _record_infeasible(tracker, horizon, unit)
+
+
+def _try_shapes(
+    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, unit: int
+) -> None:
+    """Ask for a schedule as long as the bound on coarse grids, contention left out.
+
+    Few distinct times and no transfers to order: which ops share a device is decided quickly, and often that is all there
+    is to decide. Where not even such a schedule exists, the bound rises. (A tensor that need not wait for its channel lives
+    longer where it goes, so with memory over time the model is not without contention.)
+    """
+    for units in SHAPE_GRIDS:
+        end = tracker.elapsed + min(SHAPE_SECONDS, SHAPE_SHARE * tracker.seconds_left)
+        scale = tracker.lower_bound // units
+        while scale > unit and tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
+            horizon = tracker.lower_bound
+            if tracker.value - horizon <= SHAPE_GAP * horizon:
+                return
+            built = MakespanModel(analysis, horizon, horizon, scale, contended=problem.memory == "peak")
+            if _restarts(settings, problem, tracker, built, end) != cp_model.INFEASIBLE:
+                break
+            _record_infeasible(tracker, horizon, scale)
+
+
+def _restarts(
+    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], built: MakespanModel, end: float
+) -> int:
+    """Run a model by restarts until `end` (seconds of the tracker), offer what it finds and return CP-SAT's status."""
+    tight = TightHorizon(built, tracker.seed)
+    tight.run(settings.num_workers, lambda: tracker.elapsed > end or tracker.stop())
+    tracker.count(max(1, tight.conflicts))
+    if tight.placement is not None:
+        offer(problem, tracker, tight.placement)
+    return int(tight.outcome)
+
+
+def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis) -> None:
+    """Raise the bound, and the heads and tails of all that follows, by what passes between forks and joins."""
+    if tracker.budget.evaluations is None and not tracker.stop():  # it is limited by time only
+        tracker.raise_bound(analysis.run("segments"), "segments")
 
 
 def _raise_by_fronts(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:

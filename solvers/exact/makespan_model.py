@@ -46,9 +46,12 @@ class MakespanModel:
     analysis : heads, tails and the relaxation of the problem.
     lower, upper : bounds on the makespan in ticks; solutions longer than `upper` are excluded.
     scale : ticks of one unit of the model's time.
+    contended : whether transfers wait for their channels; without, the model is smaller and still bounds the problem.
     """
 
-    def __init__(self, analysis: Analysis, lower: int, upper: int, scale: int = 1) -> None:
+    def __init__(
+        self, analysis: Analysis, lower: int, upper: int, scale: int = 1, *, contended: bool = True
+    ) -> None:
         self.problem, self.analysis, self.scale = analysis.problem, analysis, scale
         self.model = cp_model.CpModel()
         self.horizon = upper // scale
@@ -68,7 +71,10 @@ class MakespanModel:
         self._durations()
         self._devices_run_one_op_at_a_time()
         self._precedences()
-        self._transfers_share_channels()
+        self.transfer_start: dict[tuple[int, int], Any] = {}
+        self.sent: dict[tuple[int, int, int], Literal] = {}
+        if contended:
+            self._transfers_share_channels()
         self._memory()
         self._symmetry()
         self._load_and_energy_cuts()
@@ -210,8 +216,6 @@ class MakespanModel:
 
     def _transfers_share_channels(self) -> None:
         """One optional interval per tensor, destination and source whose channel is contended."""
-        self.transfer_start: dict[tuple[int, int], Any] = {}
-        self.sent: dict[tuple[int, int, int], Literal] = {}
         m, p = self.model, self.problem
         if p.num_channels == 0:
             return

@@ -23,6 +23,7 @@ METHODS = (
     "head-tail",
     "energy",
     "destructive",
+    "segments",
     "front",
     "assignment-lp",
     "time-indexed-lp",

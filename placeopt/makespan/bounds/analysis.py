@@ -17,6 +17,7 @@ from placeopt.makespan.bounds.front import front_bound
 from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.load import LoadBound, load_bound
 from placeopt.makespan.bounds.relaxation import Relaxation, relax
+from placeopt.makespan.bounds.segments import segments_bound
 from placeopt.makespan.bounds.time_indexed import time_indexed_bound
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 COMBINATORIAL = ("critical-path", "load", "communication", "head-tail", "energy", "destructive")
 """Bounds that take milliseconds to a few seconds, cheapest first."""
 
-PROGRAMS = ("front", "assignment-lp", "time-indexed-lp")
+PROGRAMS = ("segments", "front", "assignment-lp", "time-indexed-lp")
 """Bounds by CP-SAT and linear programs, which take what they are given."""
 
 CHEAP_WORK = 4_000_000
@@ -140,12 +141,18 @@ class Analysis:
             "head-tail": lambda: head_tail_bound(self.relaxation, self.heads, self.load.weights),
             "energy": lambda: energy_bound(self.evidence(known), self._until(0.5)),
             "destructive": lambda: destructive_bound(self.evidence(known), self._until(0.3)),
+            "segments": lambda: self._segments(known),
             "front": lambda: front_bound(self.evidence(known), self._until(0.5)),
             "assignment-lp": lambda: assignment_bound(self.relaxation, self.heads, known, self._until(0.4)),
             "time-indexed-lp": lambda: time_indexed_bound(self.evidence(known), self._until(0.6)),
         }
         value = int(compute[name]())
         self.bounds[name] = max(value, self.bounds.get(name, 0))
+        return value
+
+    def _segments(self, known: int) -> int:
+        """Run the bound by segments, which raises heads and tails for those that follow."""
+        value, self.heads = segments_bound(self.evidence(known), self._until(0.3))
         return value
 
     def _until(self, share: float) -> float:

@@ -67,6 +67,10 @@ class HeadsTails(NamedTuple):
     tail: NDArray[np.int64]  # (num_ops, num_classes) ticks from the end of the op to the end of the schedule
     compute: NDArray[np.int64]  # (num_ops, num_classes) ticks or -1
 
+    def raised(self, other: HeadsTails) -> HeadsTails:
+        """Return the larger heads and tails of two that hold for the same schedules."""
+        return self._replace(head=np.maximum(self.head, other.head), tail=np.maximum(self.tail, other.tail))
+
     def minima(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return head and tail of each op on its best class, shape (num_ops,) each."""
         off = self.compute < 0

@@ -85,7 +85,7 @@ def propagate(
             return None
         if not changed or time.perf_counter() > end:
             break
-        heads = heads_tails(replace(relaxation, free=clusters.free, pay=clusters.pay), end=end)
+        heads = heads.raised(heads_tails(replace(relaxation, free=clusters.free, pay=clusters.pay), end=end))
     return heads, clusters
 
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import networkx as nx
 
 from placeopt.model.feasibility import allowed_devices
+from placeopt.model.problem import PlacementProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from placeopt.model.problem import PlacementProblem
+    from collections.abc import Collection, Iterable, Sequence
 
 INFINITE = math.inf
 """Delay of what cannot be; it is only compared with and added to whole numbers."""
@@ -39,6 +38,7 @@ class Supposition:
     head, tail : least ticks before the start and after the end of every op, by class.
     group : the ops that share a device with each op, one list for all of them. apart : pairs that cannot share one.
     edges : (u, v) to the least delay [in any case, between two devices].
+    delays : (u, v) to ticks that pass at least between the end of u and the start of v, whatever devices they are on.
     """
 
     def __init__(self, problem: PlacementProblem, most: int, *, edges: bool = True) -> None:
@@ -60,6 +60,7 @@ class Supposition:
                 self.group[v] = members
         self.apart: list[tuple[int, int]] = []
         self.edges: dict[tuple[int, int], list[Delay]] = {}
+        self.delays: dict[tuple[int, int], int] = {}
         self.order = problem.topological_order.tolist() if edges else list(range(n))
         if edges:
             self._set_edges([tuple(row) for row in able.tolist()])
@@ -91,6 +92,23 @@ class Supposition:
         other.edges = {pair: delays[:] for pair, delays in self.edges.items()}
         other.group, other.apart = self.group[:], self.apart[:]
         return other
+
+    def segment(self, ops: Sequence[int], most: int) -> Supposition:
+        """Return the supposition that all ops between the first and the last one run within `most` ticks, ops renumbered."""
+        part, number = object.__new__(Supposition), {v: i for i, v in enumerate(ops)}
+        rows, p = list(ops), self.problem
+        part.problem = PlacementProblem.from_edges(
+            p.compute[rows], [], resident=p.resident[rows], capacity=p.capacity, objective=p.objective
+        )
+        part.most, part.closed, part.kind, part.count = most, False, self.kind, self.count
+        ends = ops[0], ops[-1]
+        part.time = [[ticks if ticks is None or v not in ends else 0 for ticks in self.time[v]] for v in ops]
+        part.head, part.tail = ([[0.0] * len(self.count) for _ in ops] for _ in range(2))
+        groups = {id(self.group[v]): [number[w] for w in self.group[v] if w in number] for v in ops}
+        part.group, part.apart, part.delays = [groups[id(self.group[v])] for v in ops], [], {}
+        part.edges = {(number[u], number[v]): delays[:] for (u, v), delays in self.edges.items() if u in number and v in number}
+        part.order = list(range(len(ops)))
+        return part
 
     def classes(self, v: int) -> list[int]:
         """Return the classes of devices on which an op can run."""
@@ -124,6 +142,8 @@ class Supposition:
         found: Neighbours = {}
         for (u, v), (free, pay) in self.edges.items():
             found.setdefault(u if backwards else v, []).append((v if backwards else u, free, pay))
+        for (u, v), ticks in self.delays.items():
+            found.setdefault(u if backwards else v, []).append((v if backwards else u, ticks, ticks))
         return found
 
     # --- what is supposed, or follows ----------------------------------------------------------------

@@ -12,10 +12,12 @@ import numpy as np
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.communication import heads_tails
 from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE
+from placeopt.makespan.bounds.segments import with_delays
 from placeopt.makespan.proof.closing import Columns, overfull_window, pigeonhole
 from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
 from placeopt.makespan.proof.fronts import front_step
 from placeopt.makespan.proof.lemmas import sweep
+from placeopt.makespan.proof.segments import raise_by_segments
 from placeopt.makespan.proof.supposition import Supposition
 from placeopt.model.arrays import frozen
 from placeopt.model.witness import Belief, Witness
@@ -97,14 +99,22 @@ def _steps(problem: PlacementProblem, most: int, end: float, *, cases: bool) -> 
     """Return steps that refute a horizon, and what they believe; None if none were found."""
     if most >= LARGEST:
         return None
-    state = Supposition(problem, most)
-    small = problem.num_ops <= SMALL
-    goals = None if small else goals_of(problem, state)
-    effort = Effort(MOST_CASES if small and cases else 1, end if cases else math.inf, class_choices(problem, state), goals)
-    try:
-        return derive(state, effort), ()
-    except OutOfReachError:
-        return _by_fronts(problem, most, end) if cases else None
+    analysis = Analysis(problem, seconds=20.0, upper=most + 1)
+    for segments in (False, True):
+        state, steps = Supposition(problem, most), []
+        if segments:
+            analysis.run_all(COMBINATORIAL, optional=True)
+            steps = raise_by_segments(state, analysis, end if cases else math.inf)
+        if segments and not steps:
+            break
+        small = problem.num_ops <= SMALL
+        goals = None if small else goals_of(problem, state)
+        effort = Effort(MOST_CASES if small and cases else 1, end if cases else math.inf, class_choices(problem, state), goals)
+        try:
+            return [*steps, *derive(state, effort)], ()
+        except OutOfReachError:
+            pass
+    return _by_fronts(problem, most, end) if cases else None
 
 
 def _by_fronts(problem: PlacementProblem, most: int, end: float) -> tuple[list[Step], tuple[Belief, ...]] | None:
@@ -123,7 +133,7 @@ def _by_fronts(problem: PlacementProblem, most: int, end: float) -> tuple[list[S
 def _propagated(problem: PlacementProblem, bound: int) -> int:
     """Return the best combinatorial bound, at most `bound`."""
     analysis = Analysis(problem, seconds=20.0, upper=bound)
-    analysis.run_all(COMBINATORIAL, optional=True)
+    analysis.run_all((*COMBINATORIAL, "segments"), optional=True)
     return min(bound, analysis.best()[0])
 
 
@@ -148,7 +158,9 @@ def goals_of(problem: PlacementProblem, state: Supposition) -> Callable[[Supposi
 
     def goals(now: Supposition) -> tuple[Table, Table]:
         delays = np.array([[min(x, IMPOSSIBLE) for x in now.edges[pair]] for pair in pairs], dtype=np.int64).reshape(-1, 2)
-        found = heads_tails(replace(relaxation, free=frozen(delays[:, 0].copy()), pay=frozen(delays[:, 1].copy())))
+        costs = replace(relaxation, free=frozen(delays[:, 0].copy()), pay=frozen(delays[:, 1].copy()))
+        longer = [(u, v, ticks) for (u, v), ticks in now.delays.items()]
+        found = heads_tails(with_delays(costs, longer) if longer else costs)
         return found.head[:, column], found.tail[:, column]
 
     return goals

@@ -1,0 +1,253 @@
+"""Segments: between a fork and the join where its branches meet passes at least what the ops between them need.
+
+Proof. Let op v come after op u, and let B be ops that come after u and before v. In any schedule the ops of B run between
+the end of u and the start of v, one at a time on each device, each after those before it and after their results have
+come where they are on another device; so do u's results and those that v needs. Let d(u, v) be the least time from end to
+start in which that is possible for these ops alone: on as many devices, each op as fast as anywhere, each transfer over
+the cheapest link. Every schedule gives such a schedule of the segment, so start(v) >= end(u) + d(u, v), whatever devices u
+and v are on. That is an edge of the graph: with it the longest paths, and the communication-aware heads and tails
+(`communication`, whose proof holds for edges with any delay), hold as before. CP-SAT solves the small problem, its lower
+bound is enough; segments that look alike are solved once.
+
+What it adds: heads weigh one device against many for every op by itself, and lose a little wherever branches part and
+meet again. Along a recurrent network that little is lost in every step; d(u, v) has none of it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.makespan.bounds.communication import communication_bound, heads_tails
+from placeopt.makespan.bounds.head_tail import head_tail_bound
+from placeopt.makespan.bounds.relaxation import INFINITE
+from placeopt.model.arrays import frozen
+from placeopt.model.interruptible import solve_interruptibly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from placeopt.makespan.bounds.communication import HeadsTails
+    from placeopt.makespan.bounds.evidence import Evidence
+    from placeopt.makespan.bounds.relaxation import Relaxation
+
+LARGEST = 6_000
+"""Ops beyond which no segments are looked for."""
+
+MOST_BETWEEN = 12
+"""Ops between the ends of a segment."""
+
+MOST_SEGMENTS = 20_000
+
+MOST_TICKS = 2**50
+
+EFFORT = 0.5
+"""Deterministic CP-SAT time of one segment (about seconds)."""
+
+
+class Segment(NamedTuple):
+    """Two ops and all ops between them, in topological order."""
+
+    first: int
+    last: int
+    between: tuple[int, ...]
+
+
+class Delay(NamedTuple):
+    """Ticks that pass at least between the end of the first op of a segment and the start of the last one."""
+
+    segment: Segment
+    ticks: int
+
+
+def segments_bound(evidence: Evidence, end: float) -> tuple[int, HeadsTails]:
+    """Return the bound, at least `known`, and heads and tails with the delays of the segments found until `end`."""
+    relaxation, known = evidence.relaxation, evidence.known
+    delays = segment_delays(evidence, end)
+    if not delays:
+        return known, evidence.heads
+    edges = [(delay.segment.first, delay.segment.last, delay.ticks) for delay in delays]
+    heads = evidence.heads.raised(heads_tails(with_delays(relaxation, edges)))
+    return max(known, communication_bound(heads), head_tail_bound(relaxation, heads, evidence.weights)), heads
+
+
+def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> Relaxation:
+    """Return the relaxation with an edge for every delay (op, op, ticks), of which there is one at least."""
+    first, last, ticks = np.array(delays, dtype=np.int64).T
+    target = np.concatenate([relaxation.target, last])
+    order = np.argsort(target, kind="stable")
+    source = frozen(np.concatenate([relaxation.source, first])[order])
+    free, pay = (frozen(np.concatenate([old, ticks])[order]) for old in (relaxation.free, relaxation.pay))
+    return replace(relaxation, source=source, target=frozen(target[order]), free=free, pay=pay)
+
+
+def segment_delays(evidence: Evidence, end: float) -> list[Delay]:
+    """Return the delays found until `end` (`time.perf_counter`) that are longer than every path between their ops.
+
+    Paths count the delays of smaller segments.
+    """
+    relaxation = evidence.relaxation
+    n, k = relaxation.num_ops, relaxation.problem.num_devices
+    if n > LARGEST or k < 2 or int(relaxation.min_compute.sum()) > MOST_TICKS:
+        return []
+    graph = _Graph(relaxation, end)
+    known: dict[tuple[int, ...], int] = {}
+    found: dict[int, list[Delay]] = {}  # by their last op
+    for segment in graph.worthwhile(evidence.heads, evidence.known):
+        if time.perf_counter() >= end:
+            break
+        model = graph.model(segment, min(k, len(segment.between) + 1), found)
+        if model.longest_path >= model.serial:
+            continue
+        ticks = known.get(model.key)
+        if ticks is None:
+            ticks = known[model.key] = model.least(end)
+        if ticks > model.longest_path:
+            found.setdefault(segment.last, []).append(Delay(segment, ticks))
+    return [delay for delays in found.values() for delay in delays]
+
+
+class _Graph:
+    """The ops after and before each op, as bits by topological position."""
+
+    def __init__(self, relaxation: Relaxation, end: float) -> None:
+        r, self.end = relaxation, end
+        self.order = r.problem.topological_order.tolist()
+        self.fastest = r.min_compute.tolist()
+        self.place = [0] * r.num_ops
+        for at, v in enumerate(self.order):
+            self.place[v] = at
+        self.before: list[list[tuple[int, int, int]]] = [[] for _ in self.order]  # (op, free, pay), distinct ops
+        self.children = [0] * r.num_ops
+        self.parents = [0] * r.num_ops
+        rows = (r.source.tolist(), r.target.tolist(), r.free.tolist(), r.pay.tolist())
+        for u, v, free, pay in zip(*rows, strict=True):
+            self.before[v].append((u, free, pay))
+            self.children[u] |= 1 << self.place[v]
+            self.parents[v] |= 1 << self.place[u]
+        self.after, self.above = [0] * r.num_ops, [0] * r.num_ops
+        for v in self.order:
+            for u, _, _ in self.before[v]:
+                self.above[v] |= self.above[u] | 1 << self.place[u]
+        for v in reversed(self.order):
+            self.after[v] |= self.children[v]
+            for u, _, _ in self.before[v]:
+                self.after[u] |= self.after[v]
+
+    def segments(self) -> Iterator[Segment]:
+        """Yield from every fork to every join nearby at which branches of it meet."""
+        for u in self.order:
+            if time.perf_counter() >= self.end:
+                return
+            waiting = self.children[u] if self.children[u].bit_count() > 1 else 0
+            while waiting:
+                bit = waiting & -waiting  # the first one: what is added comes after it
+                v = self.order[bit.bit_length() - 1]
+                waiting ^= bit
+                inside = self.after[u] & self.above[v]
+                if inside.bit_count() > MOST_BETWEEN:
+                    continue  # and so it is for all ops after v
+                waiting |= self.children[v]
+                branches, ends = self.children[u] & (inside | bit), self.parents[v] & (inside | 1 << self.place[u])
+                if inside.bit_count() > 1 and branches.bit_count() > 1 and ends.bit_count() > 1:
+                    yield Segment(u, v, tuple(self.order[at] for at in _bits(inside)))
+
+    def worthwhile(self, heads: HeadsTails, known: int) -> list[Segment]:
+        """Return the segments, small ones first, that could help to pass a known bound if nothing ran beside anything in them."""
+        found = sorted(self.segments(), key=lambda s: len(s.between))[:MOST_SEGMENTS]
+        head, tail = (list(map(int, row)) for row in heads.minima())
+        serial = {s: sum(self.fastest[v] for v in s.between) for s in found}
+        into: dict[int, list[Segment]] = {}
+        out: dict[int, list[Segment]] = {}
+        for s in found:
+            into.setdefault(s.last, []).append(s)
+            out.setdefault(s.first, []).append(s)
+        for v in self.order:
+            for u, free, _ in self.before[v]:
+                head[v] = max(head[v], head[u] + self.fastest[u] + free)
+            for s in into.get(v, ()):
+                head[v] = max(head[v], head[s.first] + self.fastest[s.first] + serial[s])
+        for v in reversed(self.order):
+            for s in out.get(v, ()):
+                tail[v] = max(tail[v], tail[s.last] + self.fastest[s.last] + serial[s])
+            for u, free, _ in self.before[v]:
+                tail[u] = max(tail[u], tail[v] + self.fastest[v] + free)
+        ends = [head[v] + self.fastest[v] for v in range(len(head))]
+        return [s for s in found if ends[s.first] + serial[s] + self.fastest[s.last] + tail[s.last] > known]
+
+    def model(self, segment: Segment, num_devices: int, known: dict[int, list[Delay]]) -> _Model:
+        """Return the problem of a segment, its ops renumbered; `known` are delays by their last op."""
+        ops = (segment.first, *segment.between, segment.last)
+        number = {v: i for i, v in enumerate(ops)}
+        edges = [(number[u], number[v], free, pay) for v in ops[1:] for u, free, pay in self.before[v] if u in number]
+        inner = [(number[x.segment.first], number[v], x.ticks)
+                 for v in ops for x in known.get(v, ()) if x.segment.first in number]  # fmt: skip
+        return _Model([0, *(self.fastest[v] for v in segment.between), 0], sorted(edges), num_devices, inner)
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+class _Model:
+    """Ops between the first and the last one, which take no time, on devices that are alike."""
+
+    def __init__(
+        self, ticks: list[int], edges: list[tuple[int, int, int, int]], num_devices: int, inner: list[tuple[int, int, int]]
+    ) -> None:
+        self.ticks, self.edges, self.num_devices = ticks, edges, num_devices
+        self.serial = sum(ticks)
+        start = [0] * len(ticks)
+        least = [(v, u, free) for u, v, free, _ in edges] + [(v, u, delay) for u, v, delay in inner]
+        for v, u, delay in sorted(least):
+            start[v] = max(start[v], start[u] + ticks[u] + delay)
+        self.longest_path = start[-1]
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What makes two segments alike."""
+        return (self.num_devices, *self.ticks, *(x for edge in self.edges for x in edge))
+
+    def least(self, end: float) -> int:
+        """Return the least time from the first op to the last one, or a bound on it."""
+        from ortools.sat.python import cp_model
+
+        model = cp_model.CpModel()
+        most = self.serial  # on one device, unless some ops cannot share one
+        if any(free for _, _, free, _ in self.edges):
+            most += sum(pay for _, _, _, pay in self.edges if pay < INFINITE)
+        start = [model.new_int_var(0, 0 if v == 0 else most, f"s{v}") for v in range(len(self.ticks))]
+        runs = [[model.new_bool_var(f"x{v}.{d}") for d in range(min(v + 1, self.num_devices))] for v in range(len(self.ticks))]
+        for literals in runs:
+            model.add_exactly_one(literals)
+        for d in range(self.num_devices):
+            model.add_no_overlap([
+                model.new_optional_fixed_size_interval_var(start[v], length, runs[v][d], f"i{v}.{d}")
+                for v, length in enumerate(self.ticks) if length and d < len(runs[v])
+            ])  # fmt: skip
+        for u, v, free, pay in self.edges:
+            model.add(start[v] >= start[u] + self.ticks[u] + free)
+            if pay <= free:
+                continue
+            same = model.new_bool_var(f"same{u}.{v}")
+            for d, there in enumerate(runs[v]):
+                model.add_bool_or([~same, ~there, *runs[u][d : d + 1]])
+            if pay >= INFINITE:
+                model.add(same == 1)
+            else:
+                model.add(start[v] >= start[u] + self.ticks[u] + pay).only_enforce_if(~same)
+        model.minimize(start[-1])
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.max_deterministic_time = EFFORT
+        solver.parameters.max_time_in_seconds = max(0.01, end - time.perf_counter())
+        status = solve_interruptibly(solver, model)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return self.longest_path
+        return max(self.longest_path, int(solver.response_proto.inner_objective_lower_bound))

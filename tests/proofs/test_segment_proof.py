@@ -1,0 +1,108 @@
+"""Segments as steps of a proof: the checker derives every delay, and refuses what does not follow."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attack"))
+
+import brute_force
+from compare import problem_of
+from tampering import load_checker
+from test_segments import draw_fork
+
+import placeopt as po
+from placeopt.io.serialize import to_dict
+from placeopt.makespan.bounds import bound
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.proof.segments import raise_by_segments
+from placeopt.makespan.proof.supposition import Supposition
+from placeopt.makespan.proof.witness import makespan_witness
+from placeopt.model.errors import InputError
+
+checker = load_checker()
+
+
+def supposition(problem, most):
+    """Return the checker's supposition that a problem has a schedule of at most `most` ticks."""
+    return checker.Supposition(checker.Placement(to_dict(problem)), most, [])
+
+
+@cache
+def recurrent():
+    """Return three steps of a recurrent network, its bound, and the steps that prove it."""
+    problem = po.load("gen:rnn-lm?steps=3", "4xP100")
+    report = bound(problem, methods=["communication", "segments"], seconds=3600)
+    assert report.bounds["segments"] > report.bounds["communication"]
+    witness = makespan_witness(problem, report.value, "segments", 3600)
+    assert (witness.bound, witness.beliefs) == (report.value, ())
+    return problem, report.value, witness.content["steps"]
+
+
+def test_the_bound_of_a_recurrent_network_is_derived():
+    """The steps name alike segments together, and nothing has to be believed."""
+    problem, value, steps = recurrent()
+    state = supposition(problem, value - 1)
+    state.prove(steps)
+    assert state.believed == []
+    named = [step for step in steps if step[0] == "segment"]
+    assert max(len(step[1]) for step in named) >= 4
+
+
+def broken(steps, way):
+    """Return the steps with something of the first segment of several ops changed."""
+    steps = copy.deepcopy(steps)
+    step = next(x for x in steps if x[0] == "segment" and len(x[1][0]) > 6)
+    if way == "longer":
+        step[2] += 1
+    elif way == "not between":
+        step[1][0][1] = max(max(ops) for ops in step[1]) + 50
+    elif way == "order":
+        step[1][0][1:3] = step[1][0][2:0:-1]
+        step[1][0].reverse()
+    elif way == "other copy":
+        step[1].append([v + 1 for v in step[1][0]])
+    elif way == "no steps":
+        step[3] = []
+    else:
+        step[3] = [["front", [1], [step[2], 0], [0, 0]]]
+    return steps
+
+
+@pytest.mark.parametrize("way", ["longer", "not between", "order", "other copy", "no steps", "believed"])
+def test_what_does_not_follow_is_refused(way):
+    """A delay that is longer, ops that lie elsewhere, a copy that is none, and statements to believe inside a segment."""
+    problem, value, steps = recurrent()
+    state = supposition(problem, value - 1)
+    with pytest.raises((checker.FalseStatementError, checker.UnreadableError, AttributeError, IndexError)):
+        state.prove(broken(steps, way))
+
+
+def test_delays_of_random_forks_are_derived():
+    """On small problems of every option the checker follows the steps, and the delays never pass brute force."""
+    raised = 0
+    for seed in range(40):
+        case = draw_fork(random.Random(seed))
+        try:
+            problem = problem_of(case)
+        except InputError:
+            continue
+        best = brute_force.optimum(case)
+        if best is None:
+            continue
+        analysis = Analysis(problem, seconds=3600.0)
+        analysis.run_all(COMBINATORIAL, optional=False)
+        state = Supposition(problem, best)
+        steps = raise_by_segments(state, analysis, float("inf"))
+        checked = supposition(problem, best)
+        for _, copies, ticks, found in steps:
+            checked.step_segment(copies, ticks, found)
+            assert all(checked.waits[ops[0], ops[-1]][0] == ticks <= best for ops in copies)
+            raised += 1
+    assert raised > 3
