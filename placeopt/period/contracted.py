@@ -154,17 +154,32 @@ class ContractedProblem:
         )
 
 
+ROWS_AT_ONCE = 100_000
+"""Rows of a table that are compared at once."""
+
+
+def _column_words(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number per column, the same for equal columns only: the number of the first column that equals it.
+
+    Columns whose sums under random weights differ are different; of the others each is compared with the first.
+    """
+    weight = np.random.default_rng(0).integers(1, 2**62, len(table))
+    _, first, number = np.unique(weight @ table, return_index=True, return_inverse=True)  # modulo 2^64
+    like = first[number]
+    rows = (table[at : at + ROWS_AT_ONCE] for at in range(0, len(table), ROWS_AT_ONCE))
+    if all((some == some[:, like]).all() for some in rows):
+        return like
+    return np.unique(table, axis=1, return_inverse=True)[1]
+
+
 def device_types(problem: PlacementProblem) -> tuple[tuple[int, ...], ...]:
     """Group the devices that a period cannot tell apart; types without io cost (CPUs) come last."""
-    io = problem.io_ticks
-    groups: dict[tuple[bool, bytes, bytes, int], list[int]] = {}
+    free = problem.io_class < 0
+    tables = [table for table in (problem.compute, problem.io_ticks) if table.size]
+    words = [_column_words(table) for table in tables]
+    groups: dict[tuple[bool, int, tuple[int, ...]], list[int]] = {}
     for d in range(problem.num_devices):
-        key = (
-            bool(problem.io_class[d] < 0),
-            problem.compute[:, d].tobytes(),
-            io[:, d].tobytes(),
-            int(problem.capacity[d]),
-        )
+        key = (bool(free[d]), int(problem.capacity[d]), tuple(int(word[d]) for word in words))
         groups.setdefault(key, []).append(d)
     ordered = sorted(groups.items(), key=lambda item: (item[0][0], item[1][0]))
     return tuple(tuple(devices) for _, devices in ordered)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LARGE = 300_000
 """Ops times devices from which a search is watched: on smaller problems every step is short."""
 
-JUDGING_SECONDS, HASHING_SECONDS = 1.3e-6, 3e-9
+JUDGING_SECONDS, HASHING_SECONDS = 1.6e-6, 3e-9
 """Seconds that valuing and judging an answer takes per op and edge, and the problem's hash per op and device, about."""
 
 MOST_RESERVED = 0.4

@@ -59,7 +59,9 @@ METHODS: tuple[tuple[str, str, str, Row], ...] = (
     ("annealing", "critical-path", "annealing", {"start": "critical-path"}),
     ("dual-policy", "critical-path", "dual-policy", FROM_CRITICAL),
     ("dual-policy, local steps by moves", "critical-path", "dual-policy", {**FROM_CRITICAL, "moving": 1.0}),
-    ("dual-policy, whole episodes only", "critical-path", "dual-policy", {**FROM_CRITICAL, "local": 0.0}),
+    ("dual-policy, without placing groups", "critical-path", "dual-policy", {**FROM_CRITICAL, "grouped": 0.0}),
+    ("dual-policy, without moves", "critical-path", "dual-policy", {**FROM_CRITICAL, "moving": 0.0}),
+    ("dual-policy, whole episodes only", "critical-path", "dual-policy", {**FROM_CRITICAL, "local": 0.0, "grouped": 0.0}),
     ("cross-entropy", "edge-zeroing", "cross-entropy", {}),
     ("annealing", "edge-zeroing", "annealing", {}),
     ("dual-policy", "edge-zeroing", "dual-policy", FROM_ZEROED),
@@ -162,6 +164,8 @@ def ablation_table() -> list[Row]:
         "entropy rewarded": {"entropy": 0.3},
         "local steps learn too": {"local_rate": 0.02},
         "nothing learns": {"learn": "none"},
+        "groups placed first": {"grouped": 0.1},
+        "groups placed first, moves last (default)": {"grouped": 0.1, "moving": 0.4},
         "whole episodes from scratch": {"imitation": 0, "start": "scratch", "local": 0.0},
     }
     rows = []
@@ -188,7 +192,7 @@ def ablation_table() -> list[Row]:
 
 def train(problem: po.PlacementProblem, options: Row, episodes: int, seed: int) -> list[tuple[int, int]]:
     """Train from a critical-path teacher; return (episodes, best value of an episode) at every improvement."""
-    config = DualPolicy(**{"teacher": "critical-path", "start": "critical-path", "moving": 0.0, **options})
+    config = DualPolicy(**{"teacher": "critical-path", "start": "critical-path", "moving": 0.0, "grouped": 0.0, **options})
     tracker: Tracker[po.Placement] = Tracker("dual-policy", problem, po.Budget(evaluations=episodes), seed=seed)
     learner = DualLearner(OrderedProblem.of(problem), config.first_model(), config, np.random.default_rng(seed))
     learner.remember(greedy := learner.greedy(), config.value(greedy, problem, tracker))

@@ -67,8 +67,13 @@ def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
 
     if problem.slots > 1:  # a placement with one slot is one with several
         half = tracker.elapsed + 0.5 * seconds
-        FlowBound(problem.replace(slots=1)).run(lambda: None, lambda: tracker.elapsed > half or tracker.stop(), offer)
-    tracker.raise_bound(FlowBound(problem).run(lambda: tracker.value, stop, offer), "flow")
+
+
+        def stop_early() -> bool:
+            return tracker.elapsed > half or tracker.stop()
+
+        FlowBound(problem.replace(slots=1), stop=stop_early).run(lambda: None, stop_early, offer)
+    tracker.raise_bound(FlowBound(problem, stop=stop).run(lambda: tracker.value, stop, offer), "flow")
 
 
 class LatencyCpModel(PlacementModel):

@@ -39,6 +39,8 @@ from placeopt.solving.base import SearchSolver
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
@@ -54,6 +56,7 @@ class Milp(SearchSolver):
 
     name: ClassVar[str] = "milp"
     kernels: ClassVar[tuple[str, ...]] = ("period-dp", "period-search")
+    watched_from: ClassVar[int] = 4000  # building the program takes its time, and HiGHS looks at the clock seldom
     warm_start: bool = option(True, meaning="find an incumbent by dynamic programming and annealing first")
     log: bool = option(False, meaning="print HiGHS' own log")
 
@@ -62,7 +65,9 @@ class Milp(SearchSolver):
         if not prepare(tracker, heuristics=self.warm_start) or tracker.stop():
             return
         try:
-            program = PeriodProgram(problem, tracker.value, tracker.lower_bound)
+            program = PeriodProgram(problem, tracker.value, tracker.lower_bound, tracker.stop)
+        except _OutOfTimeError:
+            return
         except InfeasibleProblemError as error:
             tracker.infeasible(str(error))
             return
@@ -89,11 +94,20 @@ class _Rows:
         self.high.append(high)
 
 
-class PeriodProgram:
-    """The program of one problem; placements above `incumbent` ticks are cut off."""
+class _OutOfTimeError(Exception):
+    """The time was over before the program was built."""
 
-    def __init__(self, problem: PlacementProblem, incumbent: int | None, lower_bound: int) -> None:
-        self.problem = problem
+
+class PeriodProgram:
+    """The program of one problem; placements above `incumbent` ticks are cut off.
+
+    `stop` says whether the time is over while the program is built.
+    """
+
+    def __init__(
+        self, problem: PlacementProblem, incumbent: int | None, lower_bound: int, stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.problem, self._stop = problem, stop
         self.model = contract(problem, limit=incumbent)
         m, k = self.model, problem.num_devices
         self.top = m.largest_load if incumbent is None else incumbent
@@ -117,6 +131,10 @@ class PeriodProgram:
             self._convex()
         elif problem.contiguity == "chain":
             self._chain()
+
+    def _look_at_the_clock(self) -> None:
+        if self._stop():
+            raise _OutOfTimeError
 
     def _column(self, upper: float, *, integer: bool = False) -> int:
         self.upper.append(upper)
@@ -171,6 +189,7 @@ class PeriodProgram:
         ops = np.unique(np.concatenate([source, target])).tolist()
         node = self.model.node
         for d in range(self.problem.num_devices):
+            self._look_at_the_clock()
             z = {op: self._column(1.0) for op in ops}
             for op in ops:
                 self.rows.add([(z[op], 1.0), (int(self.x[node[op], d]), -1.0)], 0.0, np.inf)
@@ -194,6 +213,7 @@ class PeriodProgram:
         for a, b, c in itertools.permutations(range(k), 3):
             self.rows.add([(before[a, b], 1.0), (before[b, c], 1.0), (before[a, c], -1.0)], -np.inf, 1.0)
         for u, v in zip(m.order_from.tolist(), m.order_to.tolist(), strict=True):
+            self._look_at_the_clock()
             for a, b in before:
                 terms = [(int(self.x[u, a]), 1.0), (int(self.x[v, b]), 1.0), (before[a, b], -1.0)]
                 self.rows.add(terms, -np.inf, 1.0)

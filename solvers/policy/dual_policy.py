@@ -5,15 +5,17 @@ graph networks: stage I imitates a teacher (maximum likelihood), stage II is pol
 system (`measure`). The policy *starts as* a heuristic, so what it returns is
 never worse than its first episode and its teacher's placement.
 
-A part of the budget is spent on whole episodes. The rest goes to local steps: the same policy places a window of ops around
-a critical op anew, the others stay, and it learns from whether that helped (see `local_steps`). Where transfers do not contend, a
-part of these, or all, may be moves that another policy draws (see `move_policy`).
+First a distribution per group of ops learns where groups go, by cross-entropy and proximal policy optimisation as in Post; then a
+part of the budget is spent on whole episodes of the two policies. The rest goes to local steps: a policy places a window of ops
+around a critical op anew, the others stay (see `local_steps`). Where transfers do not contend, the last part of these are
+moves that another policy draws (see `move_policy`): all of them, if whole episodes only repeat what the seed gave.
 
 References
 ----------
 - X. Yao et al. DOPPLER: Dual-policy learning for device assignment in asynchronous dataflow graphs. ICLR 2026.
 - R. J. Williams. Simple statistical gradient-following algorithms for connectionist reinforcement learning. Machine
   Learning 8, 1992.
+- Y. Gao, L. Chen, B. Li. Post: Device placement with cross-entropy minimization and proximal policy optimization. NeurIPS 2018.
 - X. Chen, Y. Tian. Learning to perform local rewriting for combinatorial optimization. NeurIPS 2019.
 """
 
@@ -35,6 +37,8 @@ from placeopt.solvers.policy.learned_placer import LearnedPlacer, Samples, spent
 from placeopt.solvers.policy.local_steps import Chain, WindowChoice
 from placeopt.solvers.policy.move_policy import MovePolicy, pretrained
 from placeopt.solvers.policy.move_walk import walk_on, walkable
+from placeopt.solvers.search.cross_entropy import Post
+from placeopt.solvers.search.evaluator import BudgetedEvaluator
 from placeopt.solvers.search.search_space import SearchSpace
 from placeopt.solving.options import option
 
@@ -65,6 +69,13 @@ COOLER = 0.5
 APART = 0.6
 """Part of the local steps after which the best chain goes on alone."""
 
+STUCK = 0.002
+"""Part of the value by which a chain must be below where it began by then, and whole episodes below the seed, to go on where
+moves may follow."""
+
+PATIENCE = 2
+"""Batches of whole episodes after which a policy that is not ahead of its seed leaves the rest of the budget to moves."""
+
 SETTLED = 0.85
 """Part after which it goes on from the best placement met."""
 
@@ -82,7 +93,9 @@ class DualPolicy(LearnedPlacer):
     start: str = option(
         "critical-path", choices=STARTS, meaning="heuristic that whole episodes begin as (eft: HEFT)"
     )
-    moving: float = option(0.0, low=0, high=1, meaning="share of the local steps that are moves of a walk, at the end")
+    moving: float = option(
+        0.4, low=0, high=1, meaning="share of the local steps that are moves of a walk, at the end; all, where episodes are stuck"
+    )
     moves: str = option(
         "pretrained", choices=("pretrained", "untrained"), meaning="policy that draws these: the package's, or all alike"
     )
@@ -100,6 +113,9 @@ class DualPolicy(LearnedPlacer):
     entropy: float = option(0.0, low=0, meaning="advantage of episodes with more entropy: keeps the policy random")
     credit: str = option(
         "all", choices=("all", "critical"), meaning="decisions that earn an advantage: all, or those about critical ops"
+    )
+    grouped: float = option(
+        0.1, low=0, high=1, meaning="share of the budget in which a policy per group places groups of ops, and learns as Post's"
     )
     local: float = option(0.8, low=0, high=1, meaning="share of the budget for local steps; 0: whole episodes only")
     local_batch: int = option(8, low=1, meaning="local steps from the same incumbent, of which the best is taken")
@@ -158,26 +174,48 @@ class DualPolicy(LearnedPlacer):
         return pretrained() if self.moves == "pretrained" else MovePolicy.untrained()
 
     def improve(self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
-        """Take steps on whole episodes, then local ones, until the budget is spent."""
-        while not tracker.stop() and (spent(tracker) < 1 - self.local or not policy.elite):
-            temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
-            samples = policy.sample(self.batch_size(tracker), temperature)
-            policy.learn(samples, self.value(samples, problem, tracker), temperature)
+        """Place groups, take steps on whole episodes, then local ones, until the budget is spent."""
+        taught = tracker.value, tracker.solution
+        if self.grouped > 0 and self.measure is None and not tracker.stop():
+            Post().sample(BudgetedEvaluator(tracker), tracker.solution, policy.rng, self.grouped)
         moving = self.moving > 0 and self.local > 0 and self.measure is None and walkable(problem)
-        if not tracker.stop():
+        ahead = self._place_whole_graphs(policy, problem, tracker, taught[0], PATIENCE if moving else None)
+        if not tracker.stop() and (ahead or not moving):
             rewriter = DualLearner(policy.ordered, DualPolicyModel.heuristic("rewriting"), self, policy.rng, residual=False)
             until = 1 - self.local * self.moving if moving else 1.0
-            self._walk(rewriter, self._chains(policy, problem, tracker), problem, tracker, until)
+            self._walk(rewriter, self._chains(policy, problem, tracker, *taught), problem, tracker, until)
         if moving and not tracker.stop():
             walk_on(SearchSpace(problem), self.move_policy(), tracker, policy.rng)
 
-    def _chains(self, learner: DualLearner, problem: PlacementProblem, tracker: Tracker[Placement]) -> list[Chain]:
-        """Return a walk from the best own episode; where the teacher is still ahead, from its placement and the first episode."""
+    def _place_whole_graphs(
+        self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement], seed: int | None, patience: int | None
+    ) -> bool:
+        """Learn from whole episodes; return whether one is ahead of the seed's value, and end early if none is soon."""
+        ahead, batches = False, 0
+        while not tracker.stop() and (spent(tracker) < 1 - self.local or not policy.elite):
+            if batches == patience and not ahead:
+                break
+            temperature = self.temperature * (self.final_temperature / self.temperature) ** spent(tracker)
+            samples = policy.sample(self.batch_size(tracker), temperature)
+            policy.learn(samples, self.value(samples, problem, tracker), temperature)
+            ahead, batches = seed is None or policy.elite[0][0] < (1 - STUCK) * seed, batches + 1
+        return ahead
+
+    def _chains(
+        self, learner: DualLearner, problem: PlacementProblem, tracker: Tracker[Placement], value: int | None,
+        taught: Placement | None,
+    ) -> list[Chain]:
+        """Return walks from the best own episode and from what groups gave, if that is better.
+
+        Where the teacher is still ahead: from its placement and the first episode.
+        """
         own = [(value, devices[None, :], ranks[None, :]) for value, devices, ranks in (*learner.elite, *learner.first_episode)]
-        if tracker.solution is None or tracker.value is None or own[0][0] <= tracker.value:
+        if taught is None or value is None or own[0][0] < (1 - STUCK) * value:
             starts = own[:1]
+            if tracker.solution is not None and tracker.value is not None and tracker.value < own[0][0]:
+                starts.append((tracker.value, *teaching_order(problem, tracker.solution)))
         else:
-            starts = [(tracker.value, *teaching_order(problem, tracker.solution)), own[-1]]
+            starts = [(value, *teaching_order(problem, taught)), own[-1]]
         choice = WindowChoice(problem.num_ops, WINDOW_RATE)
         return [self._chain(learner, *start, choice) for start in starts]
 
@@ -196,7 +234,10 @@ class DualPolicy(LearnedPlacer):
         while not tracker.stop() and spent(tracker) < until:
             progress = (spent(tracker) - began) / max(1e-9, until - began)
             if progress > APART:
-                chains = [min(chains, key=lambda chain: chain.best)]
+                moved = [chain for chain in chains if chain.best < (1 - STUCK) * chain.first]
+                if not moved and until < 1:
+                    return  # moves may lead away from where windows do not
+                chains = [min(moved or chains, key=lambda chain: chain.best)]
             if progress > SETTLED and not settling and tracker.solution is not None and tracker.value is not None:
                 best, settling = (tracker.value, *teaching_order(problem, tracker.solution)), True
                 chains = [self._chain(learner, *best, chains[0].choice)]

@@ -77,13 +77,13 @@ class Chain:
 
     Attributes
     ----------
-    incumbent : where the walk is. best : lowest value that it has met.
+    incumbent : where the walk is. first, best : value where it began, lowest value that it has met.
     heat : first temperature of Metropolis' rule, as a share of the incumbent's value.
     """
 
     def __init__(self, graph: Graph, incumbent: Incumbent, choice: WindowChoice, heat: float) -> None:
         self.graph, self.incumbent, self.choice, self.heat = graph, incumbent, choice, heat
-        self.best = incumbent.value
+        self.first = self.best = incumbent.value
         self._pull = _pull(graph, incumbent)
         self.rank = np.argsort(incumbent.guide.order)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LEGS = 8
 """Stretches of a walk, for each of which the policy says how often the moves come."""
 
-CYCLE = 60
+CYCLE = 10
 """Steps of a cycle for each op, within a solver's budget."""
 
 CHUNK = 500

@@ -61,16 +61,23 @@ class _SamplingSolver(BatchSearch):
 
     def improve(self, evaluator: BudgetedEvaluator, starts: list[Placement], rng: np.random.Generator) -> None:
         """Search by the distribution, refine."""
-        tracker, space = evaluator.tracker, evaluator.space
+        tracker = evaluator.tracker
         given = tracker.initial is not None or self.start != RANDOM
-        count = min(space.num_units, AUTO_GROUPS) if self.groups is None else self.groups
-        labels = space.groups(count) if 0 < count < space.num_units else np.arange(space.num_units)
-        evaluations = max(0, int(tracker.evaluations_left * (1 - self.refine)))
-        until = tracker.elapsed + tracker.seconds_left * (1 - self.refine)
-        lean_on = starts[0] if starts and given else None
-        SamplingSearch(evaluator, self.settings(tracker), labels, lean_on, rng).run(evaluations, until)
+        self.sample(evaluator, starts[0] if starts and given else None, rng, 1 - self.refine)
         if self.refine > 0 and tracker.solution is not None and not tracker.stop():
             anneal(evaluator, [tracker.solution], rng, REFINEMENT, cycles=1)
+
+
+    def sample(
+        self, evaluator: BudgetedEvaluator, lean_on: Placement | None, rng: np.random.Generator, share: float
+    ) -> None:
+        """Search by the distribution for a share of what is left of the budget."""
+        tracker, space = evaluator.tracker, evaluator.space
+        count = min(space.num_units, AUTO_GROUPS) if self.groups is None else self.groups
+        labels = space.groups(count) if 0 < count < space.num_units else np.arange(space.num_units)
+        evaluations = max(0, int(tracker.evaluations_left * share))
+        until = tracker.elapsed + tracker.seconds_left * share
+        SamplingSearch(evaluator, self.settings(tracker), labels, lean_on, rng).run(evaluations, until)
 
 
 @dataclass(frozen=True)

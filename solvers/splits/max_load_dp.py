@@ -37,6 +37,7 @@ class MaxLoadDp(SearchSolver):
 
     name: ClassVar[str] = "max-load-dp"
     kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
+    watched_from: ClassVar[int] = 4000  # ideals are enumerated in one go
 
     max_ideals: int = option(2_000_000, low=1, meaning="ideals of the graph; with more, one topological order is searched")
 

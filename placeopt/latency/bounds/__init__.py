@@ -35,7 +35,12 @@ def latency_bounds(
     if "path" in methods:
         yield "path", longest_path(problem)
     if "flow" in methods and seconds > 0:
-        yield "flow", FlowBound(problem).run(lambda: upper, lambda: time.perf_counter() > end)
+
+
+        def stop() -> bool:
+            return time.perf_counter() > end
+
+        yield "flow", FlowBound(problem, stop=stop).run(lambda: upper, stop)
 
 
 def longest_path(problem: PlacementProblem) -> int:

@@ -75,7 +75,9 @@ class FlowBound:
     usable : whether the problem, reduced, has few enough ideals.
     """
 
-    def __init__(self, problem: PlacementProblem, *, max_ideals: int = MAX_IDEALS) -> None:
+    def __init__(
+        self, problem: PlacementProblem, *, max_ideals: int = MAX_IDEALS, stop: Callable[[], bool] = lambda: False
+    ) -> None:
         self.problem, self.lower, self.usable = problem, 0, False
         self._accelerators = [d for d in range(problem.num_devices) if problem.io_class[d] >= 0]
         self._pools = [d for d in range(problem.num_devices) if problem.io_class[d] < 0]
@@ -86,7 +88,7 @@ class FlowBound:
         self._slot_time = _smallest(problem, self._accelerators)
         self._pool_time = _smallest(problem, self._pools)
         reduction = Reduction(problem, self._slot_time, self._pool_time, self._io)
-        self._graph, found = reduction.graph, reduction.reduce(max_ideals)
+        self._graph, found = reduction.graph, reduction.reduce(max_ideals, stop)
         if found is None:
             return
         self.nodes, self.lattice = found

@@ -14,7 +14,7 @@ import networkx as nx
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
@@ -47,14 +47,14 @@ class Reduction:
         self.problem, self.slot_time, self.pool_time, self.io = problem, slot_time, pool_time, io
         self.graph = _op_graph(problem, range(problem.num_ops))
 
-    def reduce(self, max_ideals: int) -> tuple[Nodes, Lattice] | None:
-        """Return the reduced graph with its ideals, or None if even two ops have too many."""
+    def reduce(self, max_ideals: int, stop: Callable[[], bool]) -> tuple[Nodes, Lattice] | None:
+        """Return the reduced graph with its ideals, or None if even two ops have too many, or at a stop."""
         from placeopt.model.ideals import ideal_lattice
 
         kept = self._without_idle_ends()
         cheapest = self._by_cost(kept)
         left_out = 0
-        while True:
+        while not stop():
             nodes = self._nodes(kept)
             n = len(nodes.ops)
             edges = np.array(nodes.edges, dtype=np.int64).reshape(-1, 2)
@@ -67,6 +67,7 @@ class Reduction:
             if len(kept) - len(gone) < 2:
                 return None
             kept = kept - set(gone)
+        return None
 
     def _without_idle_ends(self) -> set[int]:
         """Ops without those at either end of the graph that take no time and whose tensors cost nothing."""

@@ -14,6 +14,8 @@ METHODS = ("load", "op", "pigeonhole", "area", "columns")
 """Names of the bounds, cheapest first."""
 
 _AREA_NODES = 20_000  # above this the linear program of `area` is not tried
+_CONTRACT_SECONDS = 8e-6  # per op, edge and a hundredth of an op on a device: what contracting takes, about
+_MILLISECONDS = 0.5  # seconds that contracting may take where there is no time
 _COLUMN_SECONDS = 2.0  # with less time than this `columns` is not tried
 
 
@@ -38,6 +40,11 @@ def period_bounds(
     from placeopt.period.contracted import contract
 
     end, best = time.perf_counter() + seconds, 0
+    needed = _CONTRACT_SECONDS * (problem.num_ops * (1 + problem.num_devices / 100) + problem.num_edges)
+    if seconds < needed and needed > _MILLISECONDS:
+        if "load" in methods:
+            yield "load", Analysis(problem, seconds=0.0).run("load")
+        return
     model = contract(problem, contiguity="none")
     for method in METHODS:
         left = end - time.perf_counter()
@@ -51,7 +58,7 @@ def period_bounds(
             value = pigeonhole(model, best)
         elif method == "area" and left > 0 and model.num_nodes <= _AREA_NODES:
             value = area(model, left)
-        elif method == "columns" and left > _COLUMN_SECONDS and problem.num_devices > 1:
+        elif method == "columns" and left > max(_COLUMN_SECONDS, 3 * needed) and problem.num_devices > 1:
             value = column_bound(problem, best, upper, left)
         else:
             continue
