@@ -294,7 +294,7 @@ class PlacementProblem(SharedTensors):
         digest = arrays_digest(self, arrays, rest)
         for key, stem in (("op_names", "op"), ("device_names", "device")):
             names = getattr(self, key)
-            if not all(name == f"{stem}{i}" for i, name in enumerate(names)):  # placements are written and read by these names
+            if names != numbered(stem, len(names)):  # placements are written and read by these names
                 digest.update(f"{key}{json.dumps(names)}".encode())
         return digest.hexdigest()
 

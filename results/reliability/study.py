@@ -1,8 +1,9 @@
 """What happens when things go wrong: kills, interrupts, time limits, determinism, and the attack with brute force.
 
-Run `python results/reliability/study.py [PART ...]`; parts: attack, kills, interrupts, limits, determinism. Each writes a CSV
-beside this file; `tables.md` is drawn from them. `--problems N` sets the size of the attack, `--largest N` the most ops of
-`limits`. Malformed files have a script of their own, malformed.py. Times are wall seconds on two cores of a shared machine.
+Run `python results/reliability/study.py [PART ...]`; parts: attack, kills, interrupts, limits, million, determinism. Each
+writes a CSV beside this file; `tables.md` is drawn from them. `--problems N` sets the size of the attack, `--largest N` the
+most ops of `limits`. Malformed files have a script of their own, malformed.py. Times are wall seconds on two cores of a shared
+machine.
 """
 
 from __future__ import annotations
@@ -331,7 +332,8 @@ evaluations = 100
 
 # --- tables --------------------------------------------------------------------------------------------
 
-PARTS = {"attack": attack, "kills": kills, "interrupts": interrupts, "limits": limits.measure, "determinism": determinism}
+PARTS = {"attack": attack, "kills": kills, "interrupts": interrupts, "limits": limits.measure, "million": limits.million,
+         "determinism": determinism}
 
 
 def draw_tables() -> None:
