@@ -45,7 +45,7 @@ GRAPHS = (
 
 Method = tuple[str, dict[str, Any], dict[str, Any], int]
 CRITICAL: dict[str, Any] = {"teacher": "critical-path"}
-WHOLE: dict[str, Any] = {**CRITICAL, "local": 0.0}
+WHOLE: dict[str, Any] = {**CRITICAL, "local": 0.0, "grouped": 0.0}
 SCRATCH: dict[str, Any] = {"teacher": "", "warm_start": False}
 LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "recurrent-placer, scratch": ("recurrent-placer", SCRATCH),
@@ -57,7 +57,8 @@ LEARNERS: dict[str, tuple[str, dict[str, Any]]] = {
     "grouper-placer, edge zeroing": ("grouper-placer", {}),
     "graph-parsing, edge zeroing": ("graph-parsing", {}),
     "post, edge zeroing": ("post", {}),
-    "dual-policy, scratch, whole episodes": ("dual-policy", {"teacher": "", "imitation": 0, "start": "scratch", "local": 0.0}),
+    "dual-policy, scratch, whole episodes": (
+        "dual-policy", {"teacher": "", "imitation": 0, "start": "scratch", "local": 0.0, "grouped": 0.0}),
     "dual-policy, critical path, whole episodes": ("dual-policy", WHOLE),
     "the same, only SEL learns": ("dual-policy", {**WHOLE, "learn": "sel"}),
     "the same, only PLC learns": ("dual-policy", {**WHOLE, "learn": "plc"}),
