@@ -109,6 +109,8 @@ class Visits:
 
         rewards, chosen = [], []
         for at in visits:
+            if tracker.stop():
+                break
             if tracker.evaluations_left < 2 * len(self.device):  # values before the first visit, and after this one
                 tracker.count(max(0, int(min(tracker.evaluations_left, len(self.device)))))
                 break

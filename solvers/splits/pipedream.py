@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from placeopt.model.errors import Refused
 from placeopt.solvers.splits.accelerators import accelerator_type, contracted, offer_parts
 from placeopt.solving.base import SearchSolver
 
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 
+MOST_NODES = 12_000
+"""Nodes of a graph: a table has a number for every pair, a gigabyte with so many."""
+
 
 @dataclass(frozen=True)
 class PipeDream(SearchSolver):
@@ -48,6 +52,8 @@ class PipeDream(SearchSolver):
         model = contracted(tracker, "chain")
         if model is None:
             return
+        if model.num_nodes > MOST_NODES:
+            raise Refused(f"pipedream compares all pairs of ends of {model.num_nodes} nodes; it takes {MOST_NODES} at most")
         kind = accelerator_type(model)
         part = best_stages(stage_times(model, kind), cuts(model, kind), len(model.types[kind]))
         if part is None:

@@ -13,7 +13,7 @@ from placeopt.model.errors import MissingExtraError, Refused
 from placeopt.model.problem import PlacementProblem
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch
-from placeopt.solvers.splits import graph_partition
+from placeopt.solvers.splits import graph_partition, pipedream
 from placeopt.solvers.splits.graph_partition import GraphPartition, edges_of, partitions
 from placeopt.solvers.splits.min_cut import MinCut
 from placeopt.solvers.splits.pipedream import PipeDream, best_stages, cuts, stage_times
@@ -187,3 +187,10 @@ def test_min_cut_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(MissingExtraError, match=r"placeopt\[partition\]"):
         run(problem_of(0).replace(objective="makespan"), MinCut(), Budget(seconds=1))
+
+
+def test_pipedream_refuses_what_its_table_cannot_hold(monkeypatch):
+    """A number for every pair of nodes: a graph with too many is refused in one line."""
+    monkeypatch.setattr(pipedream, "MOST_NODES", 3)
+    with pytest.raises(Refused, match="takes 3 at most"):
+        run(problem_of(0, contiguity="chain"), PipeDream(), Budget())
