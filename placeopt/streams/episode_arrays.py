@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 LOOKS_AHEAD = (*range(1, 21), 25, 30, 37)
 """Mean gaps between arrivals at which the free servers are counted: jobs of up to 37 gaps are seen to their end."""
 
-PACKED_AHEAD = (1, 2, 3, 4, 5, 6, 8, 10)
+PACKED_AHEAD = (*range(1, 11), 12, 14, 16, 18, 20)
 """Mean gaps at which the blocks that fit side by side are counted, too."""
 
 
@@ -72,7 +72,7 @@ class PolicyArrays(NamedTuple):
     linear: NDArray[np.float64]  # value network: (F,) weights of the features themselves
     output: NDArray[np.float64]  # (H,) weights of the hidden units
     bias: NDArray[np.float64]  # (H,)
-    hidden: NDArray[np.float64]  # (H, F)
+    hidden: NDArray[np.float64]  # (F, H): all units of a feature side by side
 
 
 class Arrival(NamedTuple):
@@ -92,21 +92,25 @@ class Scratch(NamedTuple):
     trial: NDArray[np.bool_]  # (S,) servers of the placement being tried
     open: NDArray[np.uint64]  # (words,) servers that will be free, as bits
     room: NDArray[np.uint64]  # (words,) those of them not yet packed
+    before: NDArray[np.uint64]  # (words,) what was free at the last look
     feature: NDArray[np.float64]  # (F,)
+    unit: NDArray[np.float64]  # (H,)
     op_servers: NDArray[np.int64]  # (max ops, max degree)
     memory: NDArray[np.float64]  # (S,) bytes left
     future: NDArray[np.int64]  # (S,) when each is free again, if a choice is made
 
 
-def make_scratch(jobs: JobArrays, num_servers: int) -> Scratch:
-    """Return the work space of an episode."""
+def make_scratch(jobs: JobArrays, num_servers: int, hidden: int = 0) -> Scratch:
+    """Return the work space of an episode, of a policy with so many hidden units."""
     return Scratch(
         np.zeros(num_servers, np.bool_),
         np.zeros(num_servers, np.bool_),
         np.zeros(num_servers, np.bool_),
         np.zeros(jobs.block_mask.shape[1], np.uint64),
         np.zeros(jobs.block_mask.shape[1], np.uint64),
+        np.zeros(jobs.block_mask.shape[1], np.uint64),
         np.zeros(num_features(len(jobs.degrees))),
+        np.zeros(hidden),
         np.zeros((int(np.diff(jobs.op_ptr).max()), int(jobs.degrees[-1])), np.int64),
         np.zeros(num_servers),
         np.zeros(num_servers, np.int64),

@@ -280,38 +280,59 @@ def _packable(jobs, size, work):  # type: ignore[no-untyped-def]
 
 
 @uncounted
-def _describe(jobs, policy, now, free_at, row, work):  # type: ignore[no-untyped-def]
-    """Fill a row with what the cluster offers from `now` on if nothing more starts: free servers, packable blocks."""
-    num_servers, at = len(free_at), 0
-    for look in range(len(policy.looks)):
-        time, count = now + np.int64(policy.gap * policy.looks[look]), 0
-        for s in range(num_servers):
-            count += free_at[s] <= time
-        row[at] = count / num_servers
-        at += 1
-    for look in range(len(policy.packed_looks)):
-        time = now + np.int64(policy.gap * policy.packed_looks[look])
-        work.open[:] = 0
-        for s in range(num_servers):
-            if free_at[s] <= time:
-                work.open[s >> 6] |= np.uint64(1) << np.uint64(s & 63)
-        for d in range(1, len(jobs.degrees)):
-            row[at] = _packable(jobs, jobs.degrees[d], work) / num_servers
-            at += 1
+def _open_at(free_at, time, work):  # type: ignore[no-untyped-def]
+    """Mark the servers that are free at a time in `work.open`; return whether they are those in `work.before`."""
+    work.open[:] = 0
+    for s in range(len(free_at)):
+        work.open[s >> 6] |= np.uint64(free_at[s] <= time) << np.uint64(s & 63)
+    same = True
+    for w in range(len(work.open)):
+        same &= work.open[w] == work.before[w]
+        work.before[w] = work.open[w]
+    return same
 
 
 @uncounted
-def _value(policy, row):  # type: ignore[no-untyped-def]
+def _describe(jobs, policy, now, horizon, free_at, row, work):  # type: ignore[no-untyped-def]
+    """Fill a row with what the cluster offers from `now` on if nothing more starts: free servers, packable blocks.
+
+    Nothing is of use after the horizon, so that the description of a cluster fades as the end comes near.
+    """
+    num_servers, at, width = len(free_at), 0, len(jobs.degrees) - 1
+    row[:] = 0.0
+    for look in range(len(policy.looks)):
+        time, count = now + np.int64(policy.gap * policy.looks[look]), 0
+        if time < horizon:
+            for s in range(num_servers):
+                count += free_at[s] <= time
+        row[at] = count / num_servers
+        at += 1
+    work.before[:] = 0  # a look at which nothing is free packs nothing, as `row` says already
+    for look in range(len(policy.packed_looks)):
+        time = now + np.int64(policy.gap * policy.packed_looks[look])
+        if time >= horizon:
+            break
+        if _open_at(free_at, time, work):
+            for d in range(width if look > 0 else 0):
+                row[at + d] = row[at + d - width]
+        else:
+            for d in range(width):
+                row[at + d] = _packable(jobs, jobs.degrees[d + 1], work) / num_servers
+        at += width
+
+
+@uncounted
+def _value(policy, row, unit):  # type: ignore[no-untyped-def]
     """Return the network's estimate of the jobs that a cluster so described will still complete, up to a constant."""
+    _copy(policy.bias, unit)
     value = 0.0
     for f in range(len(row)):
-        value += policy.linear[f] * row[f]
-    for h in range(len(policy.bias)):
-        unit = policy.bias[h]
-        for f in range(len(row)):
-            unit += policy.hidden[h, f] * row[f]
-        if unit > 0.0:
-            value += policy.output[h] * unit
+        if row[f] != 0.0:
+            value += policy.linear[f] * row[f]
+            for h in range(len(unit)):
+                unit[h] += policy.hidden[f, h] * row[f]
+    for h in range(len(unit)):
+        value += policy.output[h] * max(0.0, unit[h])
     return value
 
 
@@ -329,15 +350,15 @@ def _can_start(jobs, job, d, horizon, free_at, work):  # type: ignore[no-untyped
 @uncounted
 def _choose_by_value(jobs, policy, job, free_at, horizon, work):  # type: ignore[no-untyped-def]
     """Return the index of the degree, or -1, after which this job and the value of the cluster left are most."""
-    _describe(jobs, policy, job.now, free_at, work.feature, work)
-    best, best_value = -1, policy.discount * _value(policy, work.feature)
+    _describe(jobs, policy, job.now, horizon, free_at, work.feature, work)
+    best, best_value = -1, policy.discount * _value(policy, work.feature, work.unit)
     for d in range(len(jobs.degrees)):
         if not _can_start(jobs, job, d, horizon, free_at, work):
             continue
         for s in range(len(free_at)):
             work.future[s] = job.now + jobs.jct[job.model, d] if work.trial[s] else free_at[s]
-        _describe(jobs, policy, job.now, work.future, work.feature, work)
-        value = 1.0 + policy.discount * _value(policy, work.feature)
+        _describe(jobs, policy, job.now, horizon, work.future, work.feature, work)
+        value = 1.0 + policy.discount * _value(policy, work.feature, work.unit)
         if value > best_value:
             best, best_value = d, value
     return best
@@ -376,7 +397,7 @@ def run_episode(jobs, stream, policy, state, work, outcome, afterwards):  # type
             d = _choose_published(jobs, policy, job, state)
         _serve(jobs, job, d, free_at, stream.horizon, work, outcome, j)
         if len(afterwards) > 0:
-            _describe(jobs, policy, now, free_at, afterwards[j], work)
+            _describe(jobs, policy, now, stream.horizon, free_at, afterwards[j], work)
 
 
 @uncounted

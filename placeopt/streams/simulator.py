@@ -153,7 +153,7 @@ def _layers(weights: NDArray[np.float64] | None, size: int) -> tuple[NDArray[np.
             f"degree policy 'policy-degree': expected {size} weights and {size + 2} more per hidden unit, received {flat.shape}"
         )
     linear, output, bias, rest = np.split(flat, np.cumsum([size, hidden, hidden]))
-    return np.array(linear), np.array(output), np.array(bias), rest.reshape(hidden, size).copy()
+    return np.array(linear), np.array(output), np.array(bias), rest.reshape(hidden, size).T.copy()
 
 
 def _complete(order: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -255,8 +255,9 @@ def _run(
         np.zeros(size, np.int8), np.zeros(size, np.int16), np.zeros(size, np.int64), np.zeros(size, np.int16), servers
     )
     afterwards = np.zeros((recorded, num_features(degrees)))
-    jobs, work = problem.jobs.arrays, make_scratch(problem.jobs.arrays, servers.shape[1])
-    run_episode(jobs, problem.arrays, policy.arrays(problem, seed), random_state(seed), work, outcome, afterwards)
+    jobs, rule = problem.jobs.arrays, policy.arrays(problem, seed)
+    work = make_scratch(jobs, servers.shape[1], len(rule.bias))
+    run_episode(jobs, problem.arrays, rule, random_state(seed), work, outcome, afterwards)
     return Episode(problem, policy, seed, *outcome), afterwards
 
 

@@ -279,7 +279,7 @@ def streams_misses(source: Source) -> list[str]:
     unmeasured = [letter for letter in LETTERS if letter not in learned]
     missing = f" (not measured on {', '.join(unmeasured)})" if unmeasured else ""
     return bullets([
-        f"Under the published split rule `rollout` blocks more than PAC-ML's best checkpoint on {', '.join(lost) or 'none'}; the "
+        f"Under the published split rule `rollout` blocks more than PAC-ML's best checkpoint on {', '.join(lost) or 'none'}, the "
         f"learned `policy-degree` on {', '.join(behind) or 'none'}{missing}.",
         *better_elsewhere(source),
     ])  # fmt: skip

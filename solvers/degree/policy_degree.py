@@ -1,13 +1,19 @@
 """policy-degree: the degree after which this job and the learned value of the cluster that is left are most.
 
 A job's reward is 1 if it completes. After every decision the cluster is described by the servers that will be free, and the
-blocks that will fit, at looks of 1, 2, .. mean gaps ahead: all that a later job can notice, and what `rollout` looks at by
-simulation. A small network learns the discounted number of jobs that a cluster so described still completes, by temporal
-differences: first on streams served by the best feasible-first order, then on streams served by the policy itself, which
-takes the choice of the largest (completes now) + discount * (value of what it leaves). Each round is one step of policy
-iteration. Random choices keep the states that are seen various. Rounds may lose what earlier ones had gained: the policy
-returned is, of the last one and the two that blocked fewest jobs while they were learned from, the one that blocks fewest
-on validation streams, and the seed itself unless that is clearly better.
+blocks that will fit, at looks of 1, 2, .. mean gaps ahead, up to the horizon: all that a later job can notice, and what
+`rollout` looks at by simulation. A small network learns the discounted number of jobs that a cluster so described still
+completes, less what the average cluster does with as many jobs to come, by temporal differences: first on streams served by
+a feasible-first order, then on streams served by the policy itself, which takes the choice of the largest
+(completes now) + discount * (value of what it leaves). Each round is one step of policy iteration. Jobs hold servers for up
+to 20 arrivals, so that returns must reach as far: a discount near 1 and long traces. Random choices keep the states that are
+seen various.
+
+Policy iteration ends near where it began: policies that keep large blocks together see no use for small ones, and the other
+way round. So there are two courses, one from the best order and one from the smallest degree that is in time, with a network
+each. Rounds may lose what earlier ones had gained: the policy returned is, of each course's last one and the two that blocked
+fewest jobs while they were learned from, the one that blocks fewest on validation streams, and the seed itself unless that is
+clearly better.
 
 References
 ----------
@@ -20,8 +26,8 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -54,10 +60,10 @@ FIRST_STREAM = 1000
 """Training streams before this one are those on which orders are compared."""
 
 KEPT = 3
-"""Rounds whose streams are learned from, and policies that are compared on validation streams."""
+"""Rounds whose streams are learned from, and policies of a course that are compared on validation streams."""
 
-FIRST_STEPS = 3
-"""Times as many steps as later are taken in the first round, from random weights."""
+FIRST_SWEEPS = 4
+"""Times that returns are taken and the network is fitted to them in the first round, from random weights; later once."""
 
 FINAL_RATE = 0.1
 """Part of the learning rate that is left in the last round."""
@@ -72,6 +78,25 @@ class Round:
 
     error: float  # mean squared error of the values
     blocked: float  # mean blocking rate of the streams learned from, random choices included
+
+
+class Served(NamedTuple):
+    """What one round saw: n streams of J jobs, described by F features."""
+
+    states: NDArray[np.float32]  # (n, J, F) the cluster that each job left
+    rewards: NDArray[np.float64]  # (n, J) 1 where the job completed
+    to_come: NDArray[np.int64]  # (n, J) jobs that arrive after it and before the horizon, by the mean gap
+
+
+@dataclass(eq=False)
+class Course:
+    """What one start has become: the policy to serve with, the network, what its last rounds saw and found."""
+
+    served: DegreePolicy
+    network: ValueNetwork
+    seen: list[Served] = field(default_factory=list)
+    found: list[DegreePolicy] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +122,12 @@ class PolicyDegree(DegreeSolver):
     """Greedy in a learned value of the cluster, never worse than its seed on validation streams."""
 
     name: ClassVar[str] = "policy-degree"
-    iterations: int = option(12, low=0, meaning="rounds of serving streams and learning their values")
+    iterations: int = option(12, low=0, meaning="rounds of serving streams and learning their values, in turn for two starts")
     streams: int = option(64, low=1, meaning="fresh streams per round")
-    steps: int = option(500, low=1, meaning="steps of the network per round")
+    steps: int = option(300, low=1, meaning="steps of the network per round; four times as many in the first")
     hidden: int = option(32, low=0, meaning="units of the hidden layer")
-    discount: float = option(0.96, low=0, high=1, meaning="worth of a job that completes one arrival later")
-    trace: float = option(0.7, low=0, high=1, meaning="lambda of the returns: 0 trusts the values, 1 what was seen")
+    discount: float = option(0.99, low=0, high=1, meaning="worth of a job that completes one arrival later")
+    trace: float = option(0.9, low=0, high=1, meaning="lambda of the returns: 0 trusts the values, 1 what was seen")
     explore: float = option(0.05, low=0, high=1, meaning="random choices on every other stream")
     learning_rate: float = option(0.003, above=0, meaning="Adam's step in the first round; falls linearly")
     validation: int = option(24, low=1, meaning="streams on which the policy is chosen")
@@ -121,35 +146,35 @@ class PolicyDegree(DegreeSolver):
     def train(self, problem: JobStreamProblem, seed_policy: DegreePolicy, tracker: Tracker[Episode]) -> TrainedPolicy:
         """Learn values, starting from those of `seed_policy`, and choose a policy on validation streams."""
         rng = tracker.rng()
-        network = ValueNetwork(num_features(len(problem.jobs.degrees)), self.hidden, rng)
-        served, found, rounds = seed_policy, [], []
-        seen: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
-        seconds = episode_seconds(problem, self._greedy(network)) if tracker.budget.seconds is not None else 0.0
+        courses = [Course(start, self._network(problem, rng)) for start in (seed_policy, smallest_first(problem))]
+        rounds: list[Round] = []
+        seconds = 0.0
+        if tracker.budget.seconds is not None:
+            seconds = episode_seconds(problem, self._greedy(courses[0].network))
         for iteration in range(self.iterations):
             if self._spent(tracker, seconds):
                 break
-            states, rewards = self._serve(problem, served, tracker, iteration)
-            progress = iteration / self.iterations
-            if not seen:
-                network.constant = float(rewards.mean()) / max(1e-9, 1 - self.discount)
-            seen = [*seen[-KEPT + 1 :] * (iteration > 1), self._targets(states, rewards, network, first=not seen)]
-            states_seen, targets_seen = (np.concatenate([part[i] for part in seen]) for i in range(2))
-            steps = self.steps * (FIRST_STEPS if iteration == 0 else 1)
-            rate = self.learning_rate * (1 - progress * (1 - FINAL_RATE))
-            error = network.fit(states_seen, targets_seen, steps, rate, rng)
-            rounds.append(Round(error, 1.0 - float(rewards.mean())))
-            served = self._greedy(network)
-            found.append(served)
-        best, before, after = self._choose(problem, [seed_policy, *finalists(found, rounds)], tracker)
+            course = courses[iteration % len(courses)]
+            last = self._serve(problem, course.served, tracker, iteration)
+            course.seen = [*course.seen[-KEPT + 1 :] * (len(course.rounds) > 1), last]
+            rate = self.learning_rate * (1 - iteration / self.iterations * (1 - FINAL_RATE))
+            error = self._fit(course.network, course.seen, 1 if course.rounds else FIRST_SWEEPS, rate, rng)
+            rounds.append(Round(error, 1.0 - float(last.rewards.mean())))
+            course.rounds.append(rounds[-1])
+            course.served = self._greedy(course.network)
+            course.found.append(course.served)
+        candidates = [policy for course in courses for policy in finalists(course.found, course.rounds)]
+        best, before, after = self._choose(problem, [seed_policy, *candidates], tracker)
         return TrainedPolicy(best, seed_policy, tuple(rounds), (before, after))
+
+    def _network(self, problem: JobStreamProblem, rng: np.random.Generator) -> ValueNetwork:
+        return ValueNetwork(num_features(len(problem.jobs.degrees)), self.hidden, rng, max(LOOKS_AHEAD) + 1)
 
     def _greedy(self, network: ValueNetwork) -> DegreePolicy:
         return DegreePolicy(self.name, weights=network.weights, discount=self.discount)
 
-    def _serve(
-        self, problem: JobStreamProblem, policy: DegreePolicy, tracker: Tracker[Episode], iteration: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Serve fresh streams; return (streams, jobs, features) after each job, and which jobs completed."""
+    def _serve(self, problem: JobStreamProblem, policy: DegreePolicy, tracker: Tracker[Episode], iteration: int) -> Served:
+        """Serve fresh streams, every other one with random choices."""
         offset = TRAINING + FIRST_STREAM + iteration * self.streams
         streams = training_streams(problem, self.streams, tracker.seed, offset)
         curious = replace(policy, explore=self.explore)
@@ -157,21 +182,31 @@ class PolicyDegree(DegreeSolver):
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             runs = list(pool.map(lambda task: record_episode(task[0], task[1], seed=task[2]), tasks))
         tracker.count(len(runs))
-        states = np.stack([features.astype(np.float32) for _, features in runs])
-        return states, np.stack([(episode.cause == COMPLETED).astype(np.float64) for episode, _ in runs])
+        return Served(
+            np.stack([features.astype(np.float32) for _, features in runs]),
+            np.stack([(episode.cause == COMPLETED).astype(np.float64) for episode, _ in runs]),
+            np.stack([np.maximum(0, (one.horizon - one.arrival) // max(1, int(one.mean_gap))) for one in streams]),
+        )
 
-    def _targets(
-        self, states: NDArray[np.float32], rewards: NDArray[np.float64], network: ValueNetwork, *, first: bool
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return states and their returns; the end of a stream, where the horizon blocks, is left out."""
-        size = max(2, states.shape[1] - max(LOOKS_AHEAD))
-        trace = 1.0 if first else self.trace  # random weights are not to be trusted
-        returns = [
-            trace_returns(gained[:size], network.values(seen[:size]), self.discount, trace)
-            for seen, gained in zip(states, rewards, strict=True)
-        ]
-        flat = states[:, : size - 1].reshape(-1, states.shape[2])
-        return flat, np.concatenate(returns).astype(np.float32)
+    def _fit(
+        self, network: ValueNetwork, seen: list[Served], sweeps: int, rate: float, rng: np.random.Generator
+    ) -> float:
+        """Fit the network to the returns that follow from its own values, then solve; return the last squared error.
+
+        Rewards count as what they are above their mean, so that the values of long streams are no larger than others.
+        """
+        states, rewards, to_come = (np.concatenate([getattr(one, key) for one in seen]) for key in Served._fields)
+        rewards -= rewards.mean()
+        flat, error = states[:, :-1].reshape(-1, states.shape[2]), 0.0
+        for _ in range(sweeps):
+            own = network.values(states.reshape(-1, states.shape[2])).reshape(rewards.shape)
+            values = np.where(to_come > 0, own + network.offset[network.bins(to_come)], 0.0)
+            returns = trace_returns(rewards, values, self.discount, self.trace)
+            network.follow(to_come[:, :-1], returns - own[:, :-1])
+            targets = returns - network.offset[network.bins(to_come[:, :-1])]
+            error = network.fit(flat, targets.ravel().astype(np.float32), self.steps, rate, rng)
+        network.solve(states, rewards, to_come, self.discount, self.trace)
+        return error
 
     def _choose(
         self, problem: JobStreamProblem, policies: list[DegreePolicy], tracker: Tracker[Episode]
@@ -188,9 +223,15 @@ class PolicyDegree(DegreeSolver):
 
     def _spent(self, tracker: Tracker[Episode], episode: float) -> bool:
         """Whether another round would leave too little of the budget for the validation; an episode takes `episode` s."""
-        keep = self.validation * (KEPT + 1)
+        keep = self.validation * (2 * KEPT + 1)
         seconds = max(VALIDATION_SHARE * (tracker.budget.seconds or 0.0), episode * (keep + 1))
         return spent(tracker, self.streams + keep, seconds + 2 * self.streams * episode)
+
+
+def smallest_first(problem: JobStreamProblem) -> DegreePolicy:
+    """Return the feasible-first policy that takes the smallest degree that is in time and fits."""
+    models, degrees = len(problem.jobs.profiles), len(problem.jobs.degrees)
+    return DegreePolicy("feasible-first", order=np.tile(np.arange(degrees), (models, 1)))
 
 
 def finalists(found: list[DegreePolicy], rounds: list[Round]) -> list[DegreePolicy]:

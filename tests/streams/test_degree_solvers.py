@@ -13,7 +13,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.degree.feasible_first import FeasibleFirst, padded, starting_orders
-from placeopt.solvers.degree.policy_degree import PolicyDegree, Round, finalists
+from placeopt.solvers.degree.policy_degree import PolicyDegree, Round, finalists, smallest_first
 from placeopt.solvers.degree.policy_names import check_policy, tuned_policy
 from placeopt.solvers.degree.rollout_degree import RolloutDegree
 from placeopt.solvers.degree.tuning import TRAINING, VALIDATION, clearly_better, training_streams
@@ -148,6 +148,16 @@ def test_a_good_round_is_not_lost():
     assert finalists([], []) == []
 
 
+def test_the_second_course_starts_small():
+    """It takes the smallest degree that is in time and fits, and its policies are candidates: one round suffices them."""
+    problem = stream(60, beta="C", load=0.3)
+    episode = simulate(problem, smallest_first(problem))
+    for job in np.flatnonzero(episode.degree):
+        times = problem.jobs.arrays.jct[problem.model[job]]
+        in_time = [u for u, t in zip(problem.jobs.degrees, times, strict=True) if 0 <= t <= problem.deadline[job]]
+        assert episode.degree[job] == in_time[0]  # so light a load that every degree fits
+
+
 def test_training_repeats():
     """The same seed learns the same values, another seed others."""
     problem = stream(40, beta="C", load=1.2)
@@ -177,6 +187,37 @@ def test_trace_returns_by_definition():
         seen = sum(0.9**i * rewards[t + 1 + i] for i in range(5 - t)) + 0.9 ** (5 - t) * values[5]
         assert one[t] == pytest.approx(seen)
         assert two[t] == pytest.approx(rewards[t + 1] + 0.9 * values[t + 1])
+    both = trace_returns(np.stack([rewards, rewards]), np.stack([values, 2 * values]), 0.9, 1.0)
+    np.testing.assert_allclose(both[0], one)
+
+
+@pytest.mark.parametrize("trace", [0.0, 0.6, 1.0])
+def test_solved_values_are_those_of_the_chain(trace):
+    """On streams of a Markov chain with a state per feature, the solved weights are its values, from the bellman equation."""
+    rng = np.random.default_rng(0)
+    chain, reward, discount = rng.dirichlet(np.ones(3), size=3), np.array([1.0, 0.2, -0.5]), 0.8
+    visited = np.zeros((40, 400), dtype=np.int64)
+    for t in range(1, visited.shape[1]):
+        visited[:, t] = [rng.choice(3, p=chain[state]) for state in visited[:, t - 1]]
+    network = ValueNetwork(3, 0, rng, bins=1)
+    to_come = np.full(visited.shape, 9)
+    network.solve(np.eye(3, dtype=np.float32)[visited], reward[visited], to_come, discount, trace)
+    expected = np.linalg.solve(np.eye(3) - discount * chain, chain @ reward)
+    np.testing.assert_allclose(network.outer[0] + network.offset[0], expected, atol=0.05)
+
+
+def test_solved_values_end_with_the_jobs_to_come():
+    """With as many jobs to come as are left and a reward of one for each, the offsets are their discounted number."""
+    network, to_come = ValueNetwork(1, 0, np.random.default_rng(0), bins=7), np.tile(np.arange(6)[::-1], (50, 1))
+    network.solve(np.zeros((50, 6, 1), dtype=np.float32), np.ones((50, 6)), to_come, 0.9, 0.5)
+    np.testing.assert_allclose(network.offset[1:6], [sum(0.9**i for i in range(k)) for k in range(1, 6)], rtol=2e-3)
+
+
+def test_offsets_follow_the_mean_return():
+    """By the jobs to come, all larger numbers together; where none was seen there is none."""
+    network = ValueNetwork(2, 0, np.random.default_rng(0), bins=4)
+    network.follow(np.array([[7, 3, 2], [9, 4, 0]]), np.array([[1.0, 2.0, 5.0], [3.0, 4.0, 6.0]]))
+    assert network.offset.tolist() == [6.0, 0.0, 5.0, 2.5]
 
 
 def test_a_network_fits_what_it_can_express():
@@ -189,8 +230,9 @@ def test_a_network_fits_what_it_can_express():
     network.fit(states, targets, 400, 0.01, rng)
     assert network.fit(states, targets, 1, 1e-6, rng) < 0.02 * first
     assert len(network.weights) == network_size(5, 16)
-    linear, output, bias, hidden = np.split(network.weights, [5, 21, 37])
-    by_hand = states @ linear + np.maximum(0, states @ hidden.reshape(16, 5).T + bias) @ output + network.constant
+    linear, output, bias, hidden = (layer.ravel() for layer in network.layers)
+    by_hand = states @ linear + np.maximum(0, states @ hidden.reshape(16, 5).T + bias) @ output
+    network.outer = network.layers[0], network.layers[1]
     np.testing.assert_allclose(network.values(states), by_hand, atol=1e-3)
 
 

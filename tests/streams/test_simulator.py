@@ -207,6 +207,16 @@ def packed(problem, free, size):
     return count
 
 
+def described(problem, free_at, now):
+    """Return the servers that are free, and those in packable blocks, at every look; none from the horizon on."""
+    looks = {look: now + int(problem.mean_gap * look) for look in LOOKS_AHEAD}
+    at = {
+        look: [s for s, t in enumerate(free_at) if t <= time and time < problem.horizon] for look, time in looks.items()
+    }
+    row = [len(at[look]) for look in LOOKS_AHEAD]
+    return row + [packed(problem, at[look], size) for look in PACKED_AHEAD for size in problem.jobs.degrees[1:]]
+
+
 @pytest.mark.interpreted
 @pytest.mark.parametrize("grid", [GRID, {"grid": (5, 5, 3), "memory": 500_000_000}])
 def test_descriptions_by_definition(grid):
@@ -219,10 +229,9 @@ def test_descriptions_by_definition(grid):
     for job, now in enumerate(problem.arrival.tolist()):
         if episode.jct[job]:
             free_at[shown.servers[job]] = now + int(episode.jct[job])
-        at = {look: np.flatnonzero(free_at <= now + int(problem.mean_gap * look)).tolist() for look in LOOKS_AHEAD}
-        expected = [len(at[look]) for look in LOOKS_AHEAD]
-        expected += [packed(problem, at[look], size) for look in PACKED_AHEAD for size in problem.jobs.degrees[1:]]
-        np.testing.assert_allclose(afterwards[job] * num_servers, expected)
+        np.testing.assert_allclose(afterwards[job] * num_servers, described(problem, free_at, now))
+    assert afterwards[0].any()
+    assert not afterwards[-1].any()  # arrives at the horizon
 
 
 def test_a_value_policy_takes_the_best_of_what_it_can_start():
@@ -232,13 +241,10 @@ def test_a_value_policy_takes_the_best_of_what_it_can_start():
     size = num_features(len(problem.jobs.degrees))
     linear, output, bias, hidden = np.split(policy.weights, [size, size + 3, size + 6])
     episode, _ = record_episode(problem, policy, seed=0)
-    topology, degrees, gap = problem.jobs.topology, problem.jobs.degrees, problem.mean_gap
+    topology, degrees = problem.jobs.topology, problem.jobs.degrees
 
     def value(free_at, now):
-        at = {look: [s for s, t in enumerate(free_at) if t <= now + int(gap * look)] for look in LOOKS_AHEAD}
-        row = [len(at[look]) for look in LOOKS_AHEAD]
-        row += [packed(problem, at[look], u) for look in PACKED_AHEAD for u in degrees[1:]]
-        row = np.array(row) / topology.num_servers
+        row = np.array(described(problem, free_at, now)) / topology.num_servers
         return float(linear @ row + output @ np.maximum(0, bias + hidden.reshape(3, size) @ row))
 
     free_at = [-1] * topology.num_servers
