@@ -47,9 +47,9 @@ CLOSING_SHARES = (0.15, 0.3, 0.5, 1.0)
 TIGHT_SECONDS, TIGHT_SHARE = 6.0, 0.4
 """Time for restarts on the horizon of the bound where searches work beside it: seconds at most, and share of the time left."""
 
-SHAPE_GRIDS, SHAPE_SECONDS, SHAPE_SHARE, SHAPE_GAP = (2**12, 2**16), 10.0, 0.25, 2e-3
-"""Coarse grids on which a schedule as long as the bound is looked for, contention left out: units in the horizon; the time
-for each: seconds at most, and share of the time left; and the relative gap from which it is."""
+SHAPE_GRID, SHAPE_SECONDS, SHAPE_SHARE, SHAPE_GAP = 2**12, 6.0, 0.2, 2e-3
+"""Coarse grid on which a schedule as long as the bound is looked for, contention left out: units in the horizon; the time for
+it: seconds at most, and share of the time left; and the relative gap from which it is."""
 
 LADDER = ((2**12, 0.15), (2**16, 0.25))
 """Coarse grids to search first: (units in the horizon, share of the time left)."""
@@ -145,23 +145,22 @@ def _try_tight(
 def _try_shapes(
     settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, unit: int
 ) -> None:
-    """Ask for a schedule as long as the bound on coarse grids, contention left out.
+    """Ask for a schedule as long as the bound on a coarse grid, contention left out.
 
     Few distinct times and no transfers to order: which ops share a device is decided quickly, and often that is all there
     is to decide. Where not even such a schedule exists, the bound rises. (A tensor that need not wait for its channel lives
     longer where it goes, so with memory over time the model is not without contention.)
     """
-    for units in SHAPE_GRIDS:
-        end = tracker.elapsed + min(SHAPE_SECONDS, SHAPE_SHARE * tracker.seconds_left)
-        scale = tracker.lower_bound // units
-        while scale > unit and tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
-            horizon = tracker.lower_bound
-            if tracker.value - horizon <= SHAPE_GAP * horizon:
-                return
-            built = MakespanModel(analysis, horizon, horizon, scale, contended=problem.memory == "peak")
-            if _restarts(settings, problem, tracker, built, end) != cp_model.INFEASIBLE:
-                break
-            _record_infeasible(tracker, horizon, scale)
+    end = tracker.elapsed + min(SHAPE_SECONDS, SHAPE_SHARE * tracker.seconds_left)
+    scale = tracker.lower_bound // SHAPE_GRID
+    while scale > unit and tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
+        horizon = tracker.lower_bound
+        if tracker.value - horizon <= SHAPE_GAP * horizon:
+            return
+        built = MakespanModel(analysis, horizon, horizon, scale, contended=problem.memory == "peak")
+        if _restarts(settings, problem, tracker, built, end) != cp_model.INFEASIBLE:
+            return
+        _record_infeasible(tracker, horizon, scale)
 
 
 def _restarts(
