@@ -84,14 +84,13 @@ def _search_whole(
         _close(settings, problem, tracker, analysis)
         return
     if exact and tracker.value is not None:
-        for turn, share in enumerate(PROBE_SHARES):
+        _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[0])
+        # where segments help, fronts add little: that time is worth more to the search
+        if not _raise_by_segments(tracker, analysis) and tracker.budget.evaluations is None and not tracker.stop():
             before = tracker.lower_bound
-            if turn == 1 and tracker.budget.evaluations is None and not tracker.stop():
-                _raise_by_fronts(settings, tracker, analysis)
-            if turn == 0 or tracker.lower_bound > before:
-                _probe(settings, problem, tracker, analysis, unit, share)
-            if turn == 0:
-                _raise_by_segments(tracker, analysis)
+            _raise_by_fronts(settings, tracker, analysis)
+            if tracker.lower_bound > before:
+                _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[1])
         _try_shapes(settings, problem, tracker, analysis, unit)
     upper = serial if tracker.value is None else tracker.value
     for horizon, share in LADDER:
@@ -175,10 +174,12 @@ def _restarts(
     return int(tight.outcome)
 
 
-def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis) -> None:
-    """Raise the bound, and the heads and tails of all that follows, by what passes between forks and joins."""
+def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis) -> bool:
+    """Raise the bound, and the heads and tails of all that follows, by what passes between forks and joins; whether it rose."""
+    before = tracker.lower_bound
     if tracker.budget.evaluations is None and not tracker.stop():  # it is limited by time only
         tracker.raise_bound(analysis.run("segments"), "segments")
+    return tracker.lower_bound > before
 
 
 def _raise_by_fronts(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
