@@ -318,7 +318,7 @@ instances = ["gen:layered?layers=6&width=6&seed=3"]
 clusters = ["uniform:3"]
 objectives = ["{objective}"]
 seeds = [5, 6]
-evaluations = 100
+evaluations = 20
 {solvers}"""
     found = []
     with tempfile.TemporaryDirectory() as name:

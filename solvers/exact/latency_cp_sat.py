@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 _FLOW_SHARE = 0.3  # of the time, for the bound by flows
+_EVALUATIONS_PER_LOOK = 20  # where evaluations are the budget: the bound ends after so many looks at it
+
 
 def search_latency(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
     """Minimise the latency with CP-SAT from the bound by flows and the best of several heuristics."""
@@ -57,22 +59,20 @@ def search_latency(settings: CpSatSettings, problem: PlacementProblem, tracker: 
 def raise_flow_bound(tracker: Tracker[Placement], seconds: float) -> None:
     """Raise the bound, and offer the placements found on the way, in about `seconds`."""
     problem = tracker.problem
-    end = tracker.elapsed + seconds
 
-    def stop() -> bool:
-        return tracker.elapsed > end or tracker.stop()
+    def until(end: float) -> Callable[[], bool]:
+        limited = tracker.budget.evaluations is not None
+        looks = iter(range(1 + int(tracker.evaluations_left) // _EVALUATIONS_PER_LOOK)) if limited else itertools.repeat(0)
+        return lambda: tracker.elapsed > end or tracker.stop() or next(looks, None) is None
 
     def offer(device: NDArray[np.int64], slot: NDArray[np.int64]) -> None:
         offer_slots(tracker, device, slot)
 
+    end = tracker.elapsed + seconds
     if problem.slots > 1:  # a placement with one slot is one with several
-        half = tracker.elapsed + 0.5 * seconds
-
-
-        def stop_early() -> bool:
-            return tracker.elapsed > half or tracker.stop()
-
-        FlowBound(problem.replace(slots=1), stop=stop_early).run(lambda: None, stop_early, offer)
+        stop = until(tracker.elapsed + 0.5 * seconds)
+        FlowBound(problem.replace(slots=1), stop=stop).run(lambda: None, stop, offer)
+    stop = until(end)
     tracker.raise_bound(FlowBound(problem, stop=stop).run(lambda: tracker.value, stop, offer), "flow")
 
 

@@ -22,6 +22,8 @@ class Pair(NamedTuple):
 @njit
 def pair(first):
     return Pair(first, first)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
 """
 
 INTERRUPTED = """

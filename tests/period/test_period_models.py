@@ -207,3 +207,14 @@ def test_a_tenth_of_a_second_gives_a_placement_and_a_bound(data, folder, objecti
     assert not violations(problem, result.solution)
     assert 0 < result.lower_bound <= result.objective
     assert result.stop_reason in ("time", "proved")
+
+
+def test_the_bound_by_flows_ends_with_the_evaluations(monkeypatch):
+    """Where evaluations are the only budget, a bound that never ends by itself is told to stop."""
+
+    def endless(self, upper, stop, offer=None):
+        return next(number for number in range(10**6) if stop()) * 0
+
+    monkeypatch.setattr(latency_cp_sat.FlowBound, "run", endless)
+    problem = po.PlacementProblem.from_edges([[3, 4], [2, 2]], [(0, 1, 1)], objective="latency", slots=2, io_class=[0, 0])
+    assert make_solver("cp-sat", num_workers=1).solve(problem, Budget(evaluations=40)).value is not None
