@@ -126,9 +126,10 @@ def is_edge_header(header: Sequence[str]) -> bool:
 
 def _tables(text: str) -> list[Table]:
     """Split a file into tables at its empty lines and check that rows are as wide as their header."""
-    tables: list[Table] = _plain_tables(text) or []
-    if tables:
-        return tables
+    plain = _plain_tables(text)
+    if plain:
+        return plain
+    tables: list[Table] = []
     fresh = True
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     blanks = " " in text or "\t" in text

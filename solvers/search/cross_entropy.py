@@ -67,7 +67,6 @@ class _SamplingSolver(BatchSearch):
         if self.refine > 0 and tracker.solution is not None and not tracker.stop():
             anneal(evaluator, [tracker.solution], rng, REFINEMENT, cycles=1)
 
-
     def sample(
         self, evaluator: BudgetedEvaluator, lean_on: Placement | None, rng: np.random.Generator, share: float
     ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import brute_force
 import numpy as np
 
@@ -38,6 +40,19 @@ def problem_of(case):
         io_class=case.io_class,
         slots=case.slots,
     )
+
+
+def solvable(draw, seeds):
+    """Yield (seed, problem, optimum) of every drawn case that is a problem and has a solution."""
+    for seed in seeds:
+        case = draw(random.Random(seed))
+        try:
+            problem = problem_of(case)
+        except InputError:
+            continue
+        best = brute_force.optimum(case)
+        if best is not None:
+            yield seed, problem, best
 
 
 def true_value(case, solution):

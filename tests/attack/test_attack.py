@@ -10,12 +10,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import brute_force
 from case import draw
-from compare import attack, problem_of
+from compare import attack, solvable
 
 from placeopt.latency.bounds.flow import FlowBound
-from placeopt.model.errors import InputError
 
 
 def differences(seeds, **options):
@@ -73,16 +71,9 @@ def draw_with_classes(rng):
 def test_the_bound_of_the_latency_knows_classes_and_slots():
     """The bound by flows never passes the best latency where classes may be parted between slots, and often meets it."""
     checked = met = 0
-    for seed in range(150):
-        case = draw_with_classes(random.Random(seed))
-        try:
-            problem = problem_of(case)
-        except InputError:
-            continue
-        best = brute_force.optimum(case)
-        if best is not None:
-            flow = FlowBound(problem, max_ideals=10**4 if seed % 2 else 8).run(lambda: None, lambda: False)
-            assert flow <= best, seed
-            checked, met = checked + 1, met + (flow == best)
+    for seed, problem, best in solvable(draw_with_classes, range(150)):
+        flow = FlowBound(problem, max_ideals=10**4 if seed % 2 else 8).run(lambda: None, lambda: False)
+        assert flow <= best, seed
+        checked, met = checked + 1, met + (flow == best)
     assert checked > 80
     assert met > checked // 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
 
@@ -10,12 +9,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import brute_force
 from case import NO_LIMIT, draw
-from compare import problem_of
+from compare import solvable
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.model.errors import InputError
 
 
 def draw_fork(rng):
@@ -46,15 +43,7 @@ def draw_fork(rng):
 def compared(seeds):
     """Return (differences, raised, met): seeds whose bound is above the optimum, and how often it helps and is the optimum."""
     wrong, raised, met = [], 0, 0
-    for seed in seeds:
-        case = draw_fork(random.Random(seed))
-        try:
-            problem = problem_of(case)
-        except InputError:
-            continue
-        best = brute_force.optimum(case)
-        if best is None:
-            continue
+    for seed, problem, best in solvable(draw_fork, seeds):
         analysis = Analysis(problem, seconds=3600.0)
         for name in (*COMBINATORIAL[:4], "segments", "energy", "destructive"):
             before = analysis.best()[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import random
 import sys
 from functools import cache
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "attack"))
 
-import brute_force
-from compare import problem_of
+from compare import solvable
 from tampering import load_checker
 from test_segments import draw_fork
 
@@ -24,7 +22,6 @@ from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.proof.segments import raise_by_segments
 from placeopt.makespan.proof.supposition import Supposition
 from placeopt.makespan.proof.witness import makespan_witness
-from placeopt.model.errors import InputError
 
 checker = load_checker()
 
@@ -87,15 +84,7 @@ def test_what_does_not_follow_is_refused(way):
 def test_delays_of_random_forks_are_derived():
     """On small problems of every option the checker follows the steps, and the delays never pass brute force."""
     raised = 0
-    for seed in range(40):
-        case = draw_fork(random.Random(seed))
-        try:
-            problem = problem_of(case)
-        except InputError:
-            continue
-        best = brute_force.optimum(case)
-        if best is None:
-            continue
+    for _, problem, best in solvable(draw_fork, range(40)):
         analysis = Analysis(problem, seconds=3600.0)
         analysis.run_all(COMBINATORIAL, optional=False)
         state = Supposition(problem, best)

@@ -32,14 +32,13 @@ def latency_bounds(
     from placeopt.latency.bounds.flow import FlowBound
 
     end = time.perf_counter() + seconds
+
+    def stop() -> bool:
+        return time.perf_counter() > end
+
     if "path" in methods:
         yield "path", longest_path(problem)
     if "flow" in methods and seconds > 0:
-
-
-        def stop() -> bool:
-            return time.perf_counter() > end
-
         yield "flow", FlowBound(problem, stop=stop).run(lambda: upper, stop)
 
 
