@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from placeopt.model.bound import BoundReport
 from placeopt.model.errors import InputError
-from placeopt.model.objective import Finished, PlainObjective, time_text
+from placeopt.model.objective import Finished, PlainObjective
 from placeopt.schedules.bounds import period_bounds
 from placeopt.schedules.judge import makespan_of, makespan_of_pattern, pattern_violations, pipeline_violations
 from placeopt.schedules.memory_limits import memory_shortage
@@ -32,7 +32,6 @@ class PipelinePeriod(PlainObjective):
     name: ClassVar[str] = "period"
     kind: ClassVar[str] = "pipeline"
     default_solver: ClassVar[str] = "repetend"
-    comparison: ClassVar[tuple[str, ...]] = ("repetend",)
     kernels: ClassVar[tuple[str, ...]] = ("pipelines",)
 
     def judge(self, problem: PipelineProblem, solution: PipelineSchedule, queue: str | None = None) -> list[str]:
@@ -79,10 +78,6 @@ class PipelinePeriod(PlainObjective):
         shortage = memory_shortage(problem, seconds) if seconds > 0 and upper is None else ""
         ticks = {name: cast("int", _ticks(value)) for name, value in chosen.items()}
         return BoundReport(ticks[best], best, ticks, time.perf_counter() - started, shortage)
-
-    def text(self, problem: PipelineProblem, value: float | None) -> str:
-        """Return a period as a time."""
-        return time_text(None if value is None else float(value) * problem.tick_seconds)
 
 
 def _ticks(value: Fraction) -> int | Fraction:

@@ -21,7 +21,6 @@ class Latency(SteadyObjective):
 
     name: ClassVar[str] = "latency"
     default_solver: ClassVar[str] = "cp-sat"
-    comparison: ClassVar[tuple[str, ...]] = ("cp-sat",)
     ordered: ClassVar[bool] = True
     prover: ClassVar[str] = "cp-sat"
     kernels: ClassVar[tuple[str, ...]] = ("latency", "ranks")

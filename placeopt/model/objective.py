@@ -8,18 +8,19 @@ of `Objective` and one call of `register_objective`.
 from __future__ import annotations
 
 import importlib
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.bound import BoundReport, check_methods
+from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
-    from placeopt.model.bound import BoundReport
     from placeopt.model.witness import Witness
 
 INFEASIBLE = 2**63 - 1
@@ -114,28 +115,30 @@ class Objective(Protocol):
         ...
 
 
-def agreed(violations: Sequence[str], what: str, value: Callable[[], int], counted: Callable[[], int]) -> Finished:
-    """Return the value of a solution that breaks no constraint, if the evaluator's and the judge's are the same.
-
-    Parameters
-    ----------
-    what : the value's name. value, counted : the evaluator's and the judge's, found only if nothing is broken.
-    """
-    if violations:
-        return Finished(None, "", tuple(violations))
-    found, judged = value(), counted()
-    if found != judged:
-        return Finished(None, "", (f"the evaluator finds a {what} of {found}, the judge {judged}",))
-    return Finished(found, "", ())
-
-
 class PlainObjective(ABC):
-    """What most objectives have in common: nothing is drawn, no order, no choice of execution, nothing impossible."""
+    """What most objectives have in common: nothing is drawn, no order, no choice of execution, nothing impossible.
 
+    Attributes
+    ----------
+    comparison : the default solver alone, unless a class says more.
+    bounded : what the bounds are of, for messages. bound_methods : their names, cheapest first.
+    ends_at_upper : whether bounding ends once a bound meets a known value.
+    """
+
+    name: ClassVar[str]
+    default_solver: ClassVar[str]
+    comparison: ClassVar[tuple[str, ...]] = ()
     ordered: ClassVar[bool] = False
     prover: ClassVar[str] = ""
     baseline: ClassVar[str] = ""
     drawn: ClassVar[bool] = False
+    bounded: ClassVar[str] = ""
+    bound_methods: ClassVar[tuple[str, ...]] = ()
+    ends_at_upper: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        if "default_solver" in cls.__dict__ and not cls.comparison:
+            cls.comparison = (cls.default_solver,)
 
     def default_queue(self, solution: Any) -> str:
         """Return "": there is no choice of execution."""
@@ -176,6 +179,84 @@ class PlainObjective(ABC):
             raise InfeasiblePlacementError(finished.violations[0])
         return finished.value, ""
 
+    def usual_methods(self, seconds: float) -> tuple[str, ...]:
+        """Return the bounds that are proved where none are named: all."""
+        return self.bound_methods
+
+    def prove(
+        self, problem: Any, seconds: float, methods: Sequence[str], upper: int | None
+    ) -> Iterator[tuple[str, int]]:
+        """Yield (method, value) of the bounds named that the time allows."""
+        yield from ()
+
+    def bounds(
+        self, problem: Any, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
+    ) -> BoundReport:
+        """Prove lower bounds for about `seconds`.
+
+        Raises
+        ------
+        InputError
+            If a method is unknown.
+        """
+        started = time.perf_counter()
+        check_methods(self.bounded, methods, self.bound_methods)
+        found: dict[str, int] = {}
+        reason = self.impossible(problem)
+        try:
+            proofs = self.prove(problem, seconds, methods or self.usual_methods(seconds), upper) if not reason else ()
+            for method, value in proofs:
+                found[method] = value
+                if self.ends_at_upper and upper is not None and value >= upper:
+                    break
+        except InfeasibleProblemError as error:
+            reason = str(error)
+        return BoundReport.of(found, started, reason)
+
+    def text(self, problem: Any, value: float | None) -> str:
+        """Return a value in ticks as a time."""
+        return time_text(None if value is None else float(value) * problem.tick_seconds)
+
+
+class JudgedObjective(PlainObjective):
+    """What objectives of solutions that are no placements share: judged first, then valued by evaluator and judge.
+
+    Attributes
+    ----------
+    solution_class : class of its solutions. expected : what a solution is, for messages.
+    """
+
+    solution_class: ClassVar[type]
+    expected: ClassVar[str]
+
+    @abstractmethod
+    def violations(self, problem: Any, solution: Any, /) -> list[str]:
+        """Return what is wrong with a solution, in words, found without its evaluation."""
+
+    @abstractmethod
+    def measured(self, problem: Any, solution: Any, /) -> int:
+        """Return the value of a solution without violations."""
+
+    def judged(self, problem: Any, solution: Any, /) -> int | None:
+        """Return the value that the judge finds; None where it finds none of its own, or has compared it already."""
+        return None
+
+    def judge(self, problem: Any, solution: Any, queue: str | None = None) -> list[str]:
+        """Violations of a solution in words."""
+        if not isinstance(solution, self.solution_class):
+            return [f"{self.expected}, received {type(solution).__name__}"]
+        return self.violations(problem, solution)
+
+    def finish(self, problem: Any, solution: Any, queue: str | None = None) -> Finished:
+        """Judge and value a solution; evaluator and judge must agree."""
+        violations = self.judge(problem, solution)
+        if violations:
+            return Finished(None, "", tuple(violations))
+        found, judged = self.measured(problem, solution), self.judged(problem, solution)
+        if judged is not None and found != judged:
+            return Finished(None, "", (f"the evaluator finds a {self.name} of {found}, the judge {judged}",))
+        return Finished(found, "", ())
+
 
 _targets: dict[tuple[str, str], str | Objective] = {
     ("placement", "makespan"): "placeopt.makespan.objective:MAKESPAN",
@@ -196,6 +277,19 @@ _ours = frozenset(_targets)
 def objective_names(kind: str) -> tuple[str, ...]:
     """Return the names of the objectives of a type of problem."""
     return tuple(name for known, name in _targets if known == kind)
+
+
+def check_objective(problem: Any, where: str) -> None:
+    """Refuse a problem whose objective is none of its type.
+
+    Raises
+    ------
+    InputError
+        If `problem.objective` is no objective of `problem.problem_kind`; the message begins with `where`.
+    """
+    known = objective_names(problem.problem_kind)
+    if problem.objective not in known:
+        raise InputError(f"{where}: objective: expected {', '.join(known)}, received '{problem.objective}'")
 
 
 def added_objectives(kind: str) -> tuple[str, ...]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from placeopt.model.bound import BoundReport, check_methods
-from placeopt.model.errors import InfeasiblePlacementError, InfeasibleProblemError
+from placeopt.model.errors import InfeasiblePlacementError
 from placeopt.model.feasibility import infeasible_reason
-from placeopt.model.objective import Finished, PlainObjective, time_text
+from placeopt.model.objective import Finished, PlainObjective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,27 +19,21 @@ if TYPE_CHECKING:
 class PlacementObjective(PlainObjective):
     """What objectives of a placement share: the constraints, and ticks as the unit."""
 
-    name: ClassVar[str]
     kind: ClassVar[str] = "placement"
 
     def impossible(self, problem: PlacementProblem) -> str:
         """Why no placement can be valid, "" unless a simple reason proves it."""
         return infeasible_reason(problem)
 
-    def text(self, problem: PlacementProblem, value: float | None) -> str:
-        """Return a value as a time."""
-        return time_text(None if value is None else float(value) * problem.tick_seconds)
-
 
 class SteadyObjective(PlacementObjective, ABC):
-    """What the period and the latency share: one value in ticks, no choice of execution.
+    """What the period and the latency share: one value in ticks, no choice of execution."""
 
-    Attributes
-    ----------
-    bound_methods : names of the bounds, cheapest first.
-    """
+    ends_at_upper: ClassVar[bool] = True
 
-    bound_methods: ClassVar[tuple[str, ...]]
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.bounded = f"the {cls.name}"
 
     @abstractmethod
     def ticks(self, problem: PlacementProblem, solution: Placement) -> int:
@@ -76,20 +68,3 @@ class SteadyObjective(PlacementObjective, ABC):
             return Finished(self.ticks(problem, solution), "", ())
         except InfeasiblePlacementError as error:
             return Finished(None, "", (str(error),))
-
-    def bounds(
-        self, problem: PlacementProblem, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
-    ) -> BoundReport:
-        """Prove lower bounds until `seconds` are over or one meets `upper`."""
-        started = time.perf_counter()
-        check_methods(f"the {self.name}", methods, self.bound_methods)
-        found: dict[str, int] = {}
-        reason = self.impossible(problem)
-        try:
-            for method, value in self.prove(problem, seconds, methods or self.bound_methods, upper) if not reason else ():
-                found[method] = value
-                if upper is not None and value >= upper:
-                    break
-        except InfeasibleProblemError as error:
-            reason = str(error)
-        return BoundReport.of(found, started, reason)

@@ -11,6 +11,8 @@ from placeopt.plans.sample_judge import judge_sample_plan
 from placeopt.plans.sample_price import sample_prices
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from placeopt.plans.plan import TrainingPlan
     from placeopt.plans.sample_problem import SamplePlanProblem
 
@@ -20,19 +22,18 @@ class SampleTime(PlanObjective):
 
     name: ClassVar[str] = "sample-time"
     default_solver: ClassVar[str] = "plan-ideals"
-    comparison: ClassVar[tuple[str, ...]] = ("plan-ideals",)
     prover: ClassVar[str] = "plan-ideals"
+    bound_methods: ClassVar[tuple[str, ...]] = ("area", "layer")
+    violations = staticmethod(judge_sample_plan)
 
-    def price(self, problem: SamplePlanProblem, plan: TrainingPlan) -> int:
+    def measured(self, problem: SamplePlanProblem, plan: TrainingPlan) -> int:
         """Ticks per sample of the slowest stage."""
         return max(price.ticks for price in sample_prices(problem, plan))
 
-    def violations(self, problem: SamplePlanProblem, plan: TrainingPlan) -> list[str]:
-        """See `judge_sample_plan`."""
-        return judge_sample_plan(problem, plan)
-
-    def lower_bounds(self, problem: SamplePlanProblem) -> dict[str, int]:
-        """Return two bounds.
+    def prove(
+        self, problem: SamplePlanProblem, seconds: float, methods: Sequence[str], upper: int | None
+    ) -> Iterator[tuple[str, int]]:
+        """Yield two bounds, which take milliseconds; the solver proves better ones.
 
         "area": a stage of d replicas of t devices takes at least its work / d, so that all stages together need at
         least sum_v min_(t, r) t p(v, t, r) device-ticks; no plan has more than `devices` of them per tick. "layer": some
@@ -45,7 +46,8 @@ class SampleTime(PlanObjective):
         usable = (work >= 0) & (replicas > 0)
         alone = np.where(usable, -(-np.maximum(work, 0) // np.maximum(replicas, 1)), 2**62).min(axis=(0, 1))
         hopeless = bool((alone >= 2**62).any())
-        return {"area": -(-int(device_ticks.sum()) // problem.devices), "layer": 0 if hopeless else int(alone.max())}
+        found = {"area": -(-int(device_ticks.sum()) // problem.devices), "layer": 0 if hopeless else int(alone.max())}
+        yield from ((name, value) for name, value in found.items() if name in methods)
 
 
 SAMPLE_TIME = SampleTime()

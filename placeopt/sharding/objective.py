@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.bound import BoundReport, check_methods
 from placeopt.model.errors import InfeasiblePlacementError
-from placeopt.model.objective import Finished, PlainObjective, agreed, time_text
+from placeopt.model.objective import JudgedObjective, time_text
 from placeopt.sharding.evaluate import evaluate, profile_of, usage_profile
 from placeopt.sharding.judge import judged_cost, sharding_violations
 from placeopt.sharding.problem import ShardingSolution
@@ -17,7 +15,7 @@ from placeopt.sharding.prove import METHODS, prove
 from placeopt.sharding.witness import sharding_witness
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,13 +23,19 @@ if TYPE_CHECKING:
     from placeopt.sharding.problem import ShardingProblem
 
 
-class TotalCost(PlainObjective):
+class TotalCost(JudgedObjective):
     """Costs of nodes and edges, added up; the usage limit is a constraint."""
 
     name: ClassVar[str] = "cost"
     kind: ClassVar[str] = "sharding"
     default_solver: ClassVar[str] = "sharding-portfolio"
-    comparison: ClassVar[tuple[str, ...]] = ("sharding-portfolio",)
+    bounded: ClassVar[str] = "a sharding problem"
+    bound_methods: ClassVar[tuple[str, ...]] = METHODS
+    solution_class: ClassVar[type] = ShardingSolution
+    expected: ClassVar[str] = "a solution of a sharding problem is a ShardingSolution"
+    violations = staticmethod(sharding_violations)
+    measured = staticmethod(evaluate)
+    judged = staticmethod(judged_cost)
 
     def impossible(self, problem: ShardingProblem) -> str:
         """Say so if even the smallest usage of every node passes the limit."""
@@ -47,40 +51,20 @@ class TotalCost(PlainObjective):
             raise InfeasiblePlacementError(f"expected a ShardingSolution, received {type(solution).__name__}")
         return evaluate(problem, solution), ""
 
-    def judge(self, problem: ShardingProblem, solution: ShardingSolution, queue: str | None = None) -> list[str]:
-        """Violations of a choice in words, found without the evaluator."""
-        if not isinstance(solution, ShardingSolution):
-            return [f"a solution of a sharding problem is a ShardingSolution, received {type(solution).__name__}"]
-        return sharding_violations(problem, solution)
-
-    def finish(self, problem: ShardingProblem, solution: ShardingSolution, queue: str | None = None) -> Finished:
-        """Value and judge a choice; evaluator and judge must agree on its cost."""
-        return agreed(
-            self.judge(problem, solution), "cost",
-            lambda: evaluate(problem, solution), lambda: judged_cost(problem, solution),
-        )  # fmt: skip
-
     def details(self, problem: ShardingProblem, solution: ShardingSolution) -> dict[str, Any]:
         """Return the highest usage, the limit and the strategies, for the command line."""
         peak = usage_profile(problem, solution).peak
         return {"usage_peak": peak, "usage_limit": problem.usage_limit, "strategies": solution.strategy.tolist()}
 
-    def bounds(
-        self, problem: ShardingProblem, seconds: float, methods: Sequence[str] | None = None, upper: int | None = None
-    ) -> BoundReport:
-        """Prove lower bounds for about `seconds`.
+    def usual_methods(self, seconds: float) -> tuple[str, ...]:
+        """Return all bounds, or without time the first."""
+        return METHODS if seconds > 0 else METHODS[:1]
 
-        Raises
-        ------
-        InputError
-            If a method is unknown.
-        """
-        started = time.perf_counter()
-        check_methods("a sharding problem", methods, METHODS)
-        reason = self.impossible(problem)
-        chosen = tuple(methods) if methods is not None else METHODS if seconds > 0 else METHODS[:1]
-        found = {} if reason else prove(problem, seconds, chosen, upper)
-        return BoundReport.of(found, started, reason)
+    def prove(
+        self, problem: ShardingProblem, seconds: float, methods: Sequence[str], upper: int | None
+    ) -> Iterator[tuple[str, int]]:
+        """Yield bounds on the cost."""
+        yield from prove(problem, seconds, methods, upper).items()
 
     def witness(self, problem: ShardingProblem, bound: int, method: str, seconds: float) -> Witness:
         """Prices on usage and messages along edges; see `placeopt.sharding.witness`."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from placeopt.model.arrays import UNLIMITED, UNSET, int_array
 from placeopt.model.errors import InputError
-from placeopt.model.objective import objective_names
+from placeopt.model.objective import check_objective
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,9 +61,7 @@ class ShardingProblem:
 
     def __post_init__(self) -> None:
         where = f"sharding problem '{self.name}'"
-        if self.objective not in objective_names(self.problem_kind):
-            expected = ", ".join(objective_names(self.problem_kind))
-            raise InputError(f"{where}: objective: expected {expected}, received '{self.objective}'")
+        check_objective(self, where)
         self._check_nodes(where)
         self._check_edges(where)
         if not 0 <= self.usage_limit <= UNLIMITED:

@@ -31,7 +31,7 @@ import numpy as np
 
 from placeopt.model.arrays import int_array
 from placeopt.model.errors import InputError
-from placeopt.model.objective import objective_names
+from placeopt.model.objective import check_objective
 from placeopt.period.contracted import device_types
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ class SplitProblem:
 
     def __post_init__(self) -> None:
         where = f"split of '{self.placement.name}'"
-        if self.objective not in objective_names(self.problem_kind):
-            expected = ", ".join(objective_names(self.problem_kind))
-            raise InputError(f"{where}: objective: expected {expected}, received '{self.objective}'")
+        check_objective(self, where)
         if self.placement.pipeline != "1f1b":
             raise InputError(f"{where}: expected pipeline='1f1b', received '{self.placement.pipeline}'")
         base = self.placement.replace(objective=self.objective, contiguity="chain")

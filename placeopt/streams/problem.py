@@ -21,7 +21,7 @@ import numpy as np
 
 from placeopt.model.arrays import MAX_SUM, csr, int_array, to_ticks
 from placeopt.model.errors import InputError
-from placeopt.model.objective import objective_names
+from placeopt.model.objective import check_objective
 from placeopt.streams.episode_arrays import JobArrays, StreamArrays
 from placeopt.streams.lookahead import LookaheadConfig, step_time
 from placeopt.streams.split import split_counts
@@ -189,9 +189,7 @@ class JobStreamProblem:
         size = len(np.asarray(self.arrival))
         if size == 0:
             raise InputError(f"stream '{self.name}': expected at least one job, received none")
-        if self.objective not in objective_names(self.problem_kind):
-            expected = ", ".join(objective_names(self.problem_kind))
-            raise InputError(f"stream '{self.name}': objective: expected {expected}, received '{self.objective}'")
+        check_objective(self, f"stream '{self.name}'")
         for key in ("arrival", "model", "deadline"):
             object.__setattr__(self, key, int_array(getattr(self, key), (size,), key))
         if int(self.arrival.min()) < 0:
