@@ -33,7 +33,7 @@ import numpy as np
 from placeopt.instances.op_groups import Grouping, groupable
 from placeopt.instances.quotient import quotient
 from placeopt.model.arrays import int_array
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import OpGraph
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
@@ -181,8 +181,7 @@ def group_labels(
 
 def _group(model: OpGraph | PlacementProblem, method: str, groups: int | None, depth: int | None,
            types: Sequence[str] | None, acyclic: bool) -> Grouping:  # fmt: skip
-    if method not in METHODS:
-        raise InputError(f"coarsening method: expected one of {', '.join(METHODS)}, received '{method}'")
+    check_choice("coarsening method", method, METHODS)
     if groups is None and method in ("heavy-edge", "topological"):
         raise InputError(f"coarsening method '{method}' needs groups=N, the number of groups")
     if groups is not None and groups < 1:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.module_groups import group_ops, parse_group
 from placeopt.instances.torch_source import is_torch_source, torch_model
 from placeopt.model.errors import InputError
+from placeopt.model.files import says_format
 from placeopt.model.graph import OpGraph
 from placeopt.model.problem import PlacementProblem
 
@@ -101,7 +101,7 @@ def load(
     if isinstance(source, str | Path) and not str(source).startswith(("gen:", "onnx:", "torch:")):
         from placeopt.io.serialize import load as load_json
 
-        if _holds_problem(source):
+        if says_format(source, "placeopt/problem", within=4096):
             source = load_json(source, "problem")
     if isinstance(source, PlacementProblem):
         if cluster is not None:
@@ -139,13 +139,3 @@ def with_costs(graph: OpGraph, cluster: Cluster, costs: Any) -> tuple[OpGraph, s
         counted = [(word, list(words.values()).count(word)) for word in ("measured", "fitted", "guessed")]
         parts.append(f"{kind}: " + ", ".join(f"{count} {word}" for word, count in counted if count))
     return graph, f"op times ({given.kind} measured): " + "; ".join(parts)
-
-
-def _holds_problem(path: str | Path) -> bool:
-    """Whether a file says, in its first bytes, that it is a PlacementProblem saved by placeopt."""
-    try:
-        with Path(path).open("rb") as file:
-            head = file.read(4096)
-    except OSError:
-        return False  # the reader says what is wrong with it
-    return re.search(rb'"format"\s*:\s*"placeopt/problem"', head) is not None

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.arrays import round_half_up
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import UNKNOWN, UNSUPPORTED, OpGraph
 
 if TYPE_CHECKING:
@@ -89,10 +89,8 @@ def training_graph(
     InputError
         If an option is unknown, or the graph has backward ops already.
     """
-    if optimizer not in OPTIMIZERS:
-        raise InputError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, received '{optimizer}'")
-    if colocate not in COLOCATE:
-        raise InputError(f"colocate: expected one of {', '.join(COLOCATE)}, received '{colocate}'")
+    check_choice("optimizer", optimizer, OPTIMIZERS)
+    check_choice("colocate", colocate, COLOCATE)
     for key, value in (("backward_ratio", backward_ratio), ("update_ratio", update_ratio)):
         if not (np.isfinite(value) and value >= 0):
             raise InputError(f"{key}: expected a number >= 0, received {value}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.instances.training import OPTIMIZERS, training_graph
-from placeopt.model.errors import InputError
+from placeopt.model.errors import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,8 +78,7 @@ def training_memory(graph: OpGraph, optimizer: str = "adam") -> list[TrainingMem
     InputError
         If the optimizer is not known.
     """
-    if optimizer not in OPTIMIZERS:
-        raise InputError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, received '{optimizer}'")
+    check_choice("optimizer", optimizer, OPTIMIZERS)
     if graph.backward.any():
         none = np.zeros(graph.num_ops, dtype=np.int64)
         weights, gradients, states = resident_parts(graph.op_names, graph.backward, graph.resident, none, 1)[0].tolist()

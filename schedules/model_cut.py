@@ -15,7 +15,7 @@ from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load, load_graph, with_costs
 from placeopt.instances.training import training_graph
 from placeopt.io.placement_file import write_placement
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.placement import Placement
 from placeopt.schedules.cuts import SHAPES, Cut, cut_model
 from placeopt.schedules.from_model import join_passes, stage_of_ops
@@ -132,8 +132,7 @@ def cut_source(
     """
     if mode not in ("train", "infer"):
         raise InputError(f"mode: expected train or infer, received '{mode}'")
-    if shape not in SHAPES:
-        raise InputError(f"shapes: expected one of {', '.join(SHAPES)}, received '{shape}'")
+    check_choice("shapes", shape, SHAPES)
     graph, bundled = load_graph(source, **options)
     devices = bundled if cluster is None else make_cluster(cluster)
     if devices is None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.arrays import UNLIMITED
-from placeopt.model.errors import InputError
+from placeopt.model.errors import check_choice
 from placeopt.schedules.evaluate import compact
 from placeopt.schedules.problem import Block, PipelineProblem
 from placeopt.schedules.solution import PipelineSchedule
@@ -60,8 +60,7 @@ def with_transfers(problem: PipelineProblem, mode: str) -> PipelineProblem:
     InputError
         If the mode is not known.
     """
-    if mode not in MODES:
-        raise InputError(f"transfers: expected one of {', '.join(MODES)}, received '{mode}'")
+    check_choice("transfers", mode, MODES)
     moved = transfers_of(problem)
     if mode == "lag" or not moved:
         return problem

@@ -84,7 +84,19 @@ def test_one_signature_per_kernel():
     assert {name: count for name, count in found.items() if count > 1 and name not in SEVERAL} == {}
 
 
-CHILD = """
+LISTENER = """
+from numba.core import event
+compiled = []
+class Listener(event.Listener):
+    def on_start(self, started):
+        compiled.append(started.data["dispatcher"].py_func)
+    def on_end(self, ended):
+        pass
+event.register("numba:compile", Listener())
+"""
+"""A part of the programs below that keeps every function that numba compiles."""
+
+CHILD = f"""
 import json, sys
 import placeopt as po
 from placeopt.model.budget import Budget
@@ -95,16 +107,9 @@ from placeopt.solving.run import run
 problem = po.load("gen:inception_v1" if len(sys.argv) < 3 else sys.argv[2], cluster="4xA100")
 solver = make_solver(sys.argv[1])
 ensure(kernels_of(objective_of(problem), [solver], bounds=True))
-from numba.core import event
-late = []
-class Listener(event.Listener):
-    def on_start(self, started):
-        late.append(started.data["dispatcher"].py_func.__qualname__)
-    def on_end(self, ended):
-        pass
-event.register("numba:compile", Listener())
+{LISTENER}
 run(problem, solver, Budget(2.0), bound=True)
-print(json.dumps(late))
+print(json.dumps([function.__qualname__ for function in compiled]))
 """
 
 
@@ -171,7 +176,7 @@ def test_a_process_that_nobody_listens_to_ends():
     assert worker.wait(timeout=60) == 0
 
 
-FIRST_RUN = """
+FIRST_RUN = f"""
 import json, sys
 import placeopt as po
 from placeopt.cli.comparison import Comparison, compare
@@ -179,14 +184,8 @@ from placeopt.cli.first_table import first_table
 from placeopt.model.budget import Budget
 from placeopt.solving import compilation
 from placeopt.solving.registry import make_solver
-from numba.core import event
-compiled, shown = [], []
-class Listener(event.Listener):
-    def on_start(self, started):
-        compiled.append(started.data["dispatcher"].py_func.__module__)
-    def on_end(self, ended):
-        pass
-event.register("numba:compile", Listener())
+{LISTENER}
+shown = []
 slow = set(json.loads(sys.argv[1]))  # groups that no process will have compiled in time
 class Workers:
     def __init__(self, groups, count, done):
@@ -211,7 +210,8 @@ def meanwhile(comparison):
     shown.extend(result.value for result in comparison.first)
 compare(comparison, solvers, budget, seed=0, initial=None, bound_seconds=0.5, announce=lambda stage: None, on_progress=None,
         keep=lambda result: None, meanwhile=meanwhile)
-print(json.dumps([compiled, shown, comparison.note, [[r.solver, r.value, r.message] for r in comparison.results]]))
+results = [[result.solver, result.value, result.message] for result in comparison.results]
+print(json.dumps([[function.__module__ for function in compiled], shown, comparison.note, results]))
 """
 
 

@@ -17,7 +17,7 @@ from placeopt.experiments.cell import failure, prepare, run_cell
 from placeopt.experiments.progress import Reporter, Summary
 from placeopt.experiments.store import RunStore, latest
 from placeopt.experiments.study import Cell, Study, expand
-from placeopt.model.errors import InputError, MissingExtraError, SolverError
+from placeopt.model.errors import InputError, MissingExtraError, SolverError, check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,8 +47,7 @@ def run_study(
     allow_oversubscription : let CP-SAT workers x jobs exceed the cores.
     reporter : told about every finished cell.
     """
-    if backend not in BACKENDS:
-        raise InputError(f"--backend: expected one of {', '.join(BACKENDS)}, received '{backend}'")
+    check_choice("--backend", backend, BACKENDS)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     jobs = cores if jobs is None else jobs
     if jobs < 1:

@@ -12,7 +12,7 @@ from placeopt.makespan import simulator as kernels
 from placeopt.makespan.arrays import problem_arrays
 from placeopt.makespan.judge import placement_violations
 from placeopt.model.arrays import distinct, frozen, int_array
-from placeopt.model.errors import InfeasiblePlacementError, InputError
+from placeopt.model.errors import InfeasiblePlacementError, InputError, check_choice
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import QUEUES, Placement
 from placeopt.model.problem import PlacementProblem
@@ -103,8 +103,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 def _mode(queue: str | None, has_priority: bool) -> str:
     if queue is None:
         return "priority" if has_priority else "fifo"
-    if queue not in QUEUES:
-        raise InputError(f"queue: expected one of {', '.join(QUEUES)}, received '{queue}'")
+    check_choice("queue", queue, QUEUES)
     if queue != "fifo" and not has_priority:
         raise InputError(f"queue '{queue}' needs a placement with priorities; use 'fifo' or add priorities")
     return queue

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from placeopt.model.graph import OpGraph
 
 
+OF_THE_GRAPH = (
+    "producer", "consumer_ptr", "consumer", "resident", "colocation", "tensor_bytes", "tick_seconds", "backward", "meta",
+    "op_names", "op_types",
+)  # fmt: skip
+"""Fields of a problem that are its graph's."""
+
+
 def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
     """Return the placement problem of running `graph` on `cluster`.
 
@@ -46,22 +53,12 @@ def lower(graph: OpGraph, cluster: Cluster, **fields: Any) -> PlacementProblem:
     return PlacementProblem(
         name=f"{graph.name} on {cluster.name}",
         compute=compute,
-        producer=graph.producer,
-        consumer_ptr=graph.consumer_ptr,
-        consumer=graph.consumer,
         transfer=transfer,
         link_class=cluster.link_class,
         channel=cluster.channel,
-        resident=graph.resident,
         capacity=np.array([device.memory for device in cluster.devices], dtype=np.int64),
-        colocation=graph.colocation,
-        tensor_bytes=graph.tensor_bytes,
-        tick_seconds=graph.tick_seconds,
-        backward=graph.backward,
-        meta=graph.meta,
-        op_names=graph.op_names,
-        op_types=graph.op_types,
         device_names=tuple(device.name for device in cluster.devices),
+        **{name: getattr(graph, name) for name in OF_THE_GRAPH},
         **fields,
     )
 

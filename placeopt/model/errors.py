@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 MAX_MESSAGE = 200
 """Most characters of an error message before its hint, which begins with the first "; "."""
@@ -83,6 +83,18 @@ def brief(message: str) -> str:
 def _cut_middle(text: str, length: int) -> str:
     half = (length - 3) // 2
     return text if len(text) <= length else f"{text[:half]}...{text[-half:]}"
+
+
+def check_choice(where: str, received: Any, choices: Collection[str]) -> None:
+    """Refuse what is none of the choices.
+
+    Raises
+    ------
+    InputError
+        If it is not; the message begins with `where` and lists the choices.
+    """
+    if received not in choices:
+        raise InputError(f"{where}: expected one of {', '.join(choices)}, received '{received}'")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

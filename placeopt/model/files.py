@@ -11,6 +11,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import tempfile
 import tomllib
 from pathlib import Path
@@ -161,6 +162,16 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: TOML nested too deeply") from error
     except ValueError as error:  # no TOML, or an integer of thousands of digits
         raise InputError(f"{where} is not valid TOML: {one_line(str(error))}") from error
+
+
+def says_format(path: str | Path, name: str, within: int) -> bool:
+    """Whether a file says, in its first bytes, that it is a JSON of the format `name`; not where it cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(within)
+    except OSError:
+        return False  # the reader says what is wrong with it
+    return re.search(rb'"format"\s*:\s*"' + re.escape(name.encode()) + b'"', head) is not None
 
 
 def write_text(path: str | Path, text: str) -> Path:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from placeopt.model.arrays import MAX_SUM, UNLIMITED, UNSET, arrays_digest, frozen, int_array
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.graph import SharedTensors
 from placeopt.model.objective import objective_names
 from placeopt.model.projection import CostArrays, Edges, GraphArrays, MemoryArrays, Outputs, edges_by, outputs_of
@@ -136,8 +136,7 @@ class PlacementProblem(SharedTensors):
             raise InputError(f"tick_seconds: expected a positive number, received {self.tick_seconds}")
         for key, options in (("memory", MEMORY), ("objective", objective_names(self.problem_kind)), ("contiguity", CONTIGUITY),
                              ("pipeline", PIPELINES)):  # fmt: skip
-            if getattr(self, key) not in options:
-                raise InputError(f"{key}: expected one of {', '.join(options)}, received '{getattr(self, key)}'")
+            check_choice(key, getattr(self, key), options)
         if self.slots < 1:
             raise InputError(f"slots: expected at least 1, received {self.slots}")
         if (self.compute < INCOMPATIBLE).any():

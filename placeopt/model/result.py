@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from placeopt.model.errors import InputError, SolverError
+from placeopt.model.errors import InputError, SolverError, check_choice
 from placeopt.model.objective import objective_of
 
 if TYPE_CHECKING:
@@ -71,10 +71,8 @@ class Result(Generic[SolutionT]):
     given: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise InputError(f"status: expected one of {', '.join(STATUSES)}, received '{self.status}'")
-        if self.stop_reason not in STOP_REASONS:
-            raise InputError(f"stop_reason: expected one of {', '.join(STOP_REASONS)}, received '{self.stop_reason}'")
+        check_choice("status", self.status, STATUSES)
+        check_choice("stop_reason", self.stop_reason, STOP_REASONS)
         if (self.solution is None) != (self.value is None):
             raise InputError("a result has both a solution and a value, or neither")
         for key in ("value", "lower_bound"):

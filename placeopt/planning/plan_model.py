@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.clusters import make_cluster
 from placeopt.instances.sources import load_graph, with_costs
 from placeopt.model.budget import Budget
-from placeopt.model.errors import InputError, did_you_mean
+from placeopt.model.errors import InputError, check_choice, did_you_mean
 from placeopt.planning.planned import Planned, RunnerUp
 from placeopt.plans.layer_tables import read_layer_table
 from placeopt.plans.network_table import read_network
@@ -63,8 +63,7 @@ def plan_problem(
     InputError
         If something is not known.
     """
-    if formula not in FORMULAS:
-        raise InputError(f"formula: expected one of {', '.join(FORMULAS)}, received '{formula}'")
+    check_choice("formula", formula, FORMULAS)
     found: StepCosts
     if costs is None or Path(costs).is_file():
         if formula != "predicted":

@@ -22,7 +22,7 @@ import numpy as np
 from placeopt.instances.cost_fit import DeviceFit, LinkFit, fit_device, fit_link, with_measured_times
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.cost_model import lower
-from placeopt.model.errors import InputError
+from placeopt.model.errors import check_choice
 from placeopt.model.placement import Placement
 from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.steps import Constant, Step
@@ -69,8 +69,7 @@ class Calibration:
 
     def cluster(self, mode: str = "measured") -> Cluster:
         """Return the devices with nominal constants ("none") or with fitted ones."""
-        if mode not in MODES:
-            raise InputError(f"calibration: expected one of {', '.join(MODES)}, received '{mode}'")
+        check_choice("calibration", mode, MODES)
         devices, links = self.nominal.devices, self.nominal.links
         if mode != "none" and self.device is not None:
             fitted = self.device.device

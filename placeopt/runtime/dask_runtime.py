@@ -190,11 +190,7 @@ class DaskRuntime:
             self._with_retries(placement, check=False)
         for turn in range(repeat):
             rows.append(self._with_retries(placement, turn == 0 and check))
-        times = np.stack([row[0] for row in rows])
-        moved = [np.column_stack([np.full(len(row[1]), turn), row[1]]) for turn, row in enumerate(rows)]
-        names = tuple(device.name for device in self.cluster().devices)
-        return Measurement(graph.name, "dask", names, placement, times[:, 0], times[:, 1], np.concatenate(moved),
-                           np.array([row[2] for row in rows]), checked=check)  # fmt: skip
+        return Measurement.of_runs(graph.name, "dask", self.cluster(), placement, rows, check)
 
     def _load(self, graph: OpGraph) -> None:
         if self._graph is not graph:

@@ -13,12 +13,15 @@ from placeopt.model.errors import ExecutionError, InputError
 from placeopt.model.placement import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
+
+    Run = tuple[NDArray[np.float64], NDArray[np.float64], float]
+    """(start, finish) of the ops, rows (tensor, destination, start, finish) of the transfers, and the wall time."""
 
 
 @runtime_checkable
@@ -66,6 +69,17 @@ class Measurement:
     def __post_init__(self) -> None:
         for key in ("start", "finish", "transfers", "wall"):
             object.__setattr__(self, key, frozen(np.array(getattr(self, key), dtype=np.float64)))
+
+    @classmethod
+    def of_runs(
+        cls, graph_name: str, runtime: str, cluster: Cluster, placement: Placement, runs: Sequence[Run], checked: bool
+    ) -> Measurement:
+        """Return the measurement of several executions of a placement."""
+        times = np.stack([run[0] for run in runs])
+        moved = [np.column_stack([np.full(len(run[1]), turn), run[1]]) for turn, run in enumerate(runs)]
+        names = tuple(device.name for device in cluster.devices)
+        return cls(graph_name, runtime, names, placement, times[:, 0], times[:, 1], np.concatenate(moved),
+                   np.array([run[2] for run in runs]), checked=checked)  # fmt: skip
 
     @property
     def makespans(self) -> NDArray[np.float64]:

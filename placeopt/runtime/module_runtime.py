@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from placeopt.model.graph import OpGraph
 from placeopt.model.threads import torch_threads
 from placeopt.programs.torch_program import attribute, check_devices, flat
 from placeopt.runtime.measurement import Measurement, check_placement
-from placeopt.runtime.serial_runtime import worker_cluster
+from placeopt.runtime.serial_runtime import NamedDevices
 from placeopt.runtime.torch_engine import Engine
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from placeopt.model.cluster import Cluster
     from placeopt.model.placement import Placement
     from placeopt.programs.torch_program import TorchProgram
 
@@ -35,7 +34,7 @@ TOLERANCE = 1e-4
 
 
 @dataclass
-class ModuleRuntime:
+class ModuleRuntime(NamedDevices):
     """Runs a captured module.
 
     Parameters
@@ -48,17 +47,10 @@ class ModuleRuntime:
     devices: tuple[str, ...] = ("cpu", "cpu")
     alias: Mapping[str, str] = field(default_factory=dict)
 
+    link: ClassVar[tuple[float, float]] = (2e-5, 5e9)
+
     def __post_init__(self) -> None:
         check_devices(self.devices)
-
-    @property
-    def num_devices(self) -> int:
-        """Number of devices, k."""
-        return len(self.devices)
-
-    def cluster(self) -> Cluster:
-        """Return the devices as the cost model sees them, with nominal constants of a CPU core."""
-        return worker_cluster(self.num_devices, name=f"{self.num_devices} threads", latency=2e-5, bandwidth=5e9)
 
     def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
         """Execute the module `repeat` times after one that does not count.
@@ -75,13 +67,10 @@ class ModuleRuntime:
             runs = [engine.run() for _ in range(repeat + 1)][1:]
             if check:
                 self._compare(tasks, engine)
-        times = np.stack([run[0] for run in runs])
-        moved = [np.column_stack([np.full(len(run[1]), turn), run[1]]) for turn, run in enumerate(runs)]
-        rows = np.concatenate(moved)
-        rows[:, 1] = tasks.graph_tensor[rows[:, 1].astype(np.int64)]
-        names = tuple(device.name for device in self.cluster().devices)
-        return Measurement(graph.name, "module", names, placement, times[:, 0], times[:, 1], rows[rows[:, 1] >= 0],
-                           np.array([run[2] for run in runs]), checked=check)  # fmt: skip
+        for _, moved, _ in runs:
+            moved[:, 0] = tasks.graph_tensor[moved[:, 0].astype(np.int64)]
+        runs = [(times, moved[moved[:, 0] >= 0], wall) for times, moved, wall in runs]
+        return Measurement.of_runs(graph.name, "module", self.cluster(), placement, runs, check)
 
     def _compare(self, tasks: ModuleTasks, engine: Engine) -> None:
         """Raise ExecutionError unless the results are those of the unsplit module."""

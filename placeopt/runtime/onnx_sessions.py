@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,14 +21,13 @@ from placeopt.model.placement import Placement
 from placeopt.programs.calls import homes, segments
 from placeopt.programs.onnx_parts import open_runner, parts_of
 from placeopt.runtime.measurement import Measurement
-from placeopt.runtime.serial_runtime import worker_cluster
+from placeopt.runtime.serial_runtime import NamedDevices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.programs.onnx_program import OnnxProgram
 
@@ -48,21 +47,14 @@ class Parts:
 
 
 @dataclass
-class OnnxSessions:
+class OnnxSessions(NamedDevices):
     """Runs a model's parts on `num_devices` threads, each with one thread inside its operators."""
 
     program: OnnxProgram
     feeds: Mapping[str, Any]
     devices: tuple[str, ...] = ("cpu", "cpu")
 
-    @property
-    def num_devices(self) -> int:
-        """Number of devices, k."""
-        return len(self.devices)
-
-    def cluster(self) -> Cluster:
-        """Return the devices as the cost model sees them; tensors are handed over, not copied."""
-        return worker_cluster(self.num_devices, name=f"{self.num_devices} threads", latency=5e-5, bandwidth=1e11)
+    link: ClassVar[tuple[float, float]] = (5e-5, 1e11)  # tensors are handed over, not copied
 
     def parts(self, graph: OpGraph, placement: Placement) -> Parts:
         """Cut the model."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,32 @@ def worker_cluster(num_devices: int, *, name: str = "workers", latency: float = 
     link = Link("loopback", latency, bandwidth)
     zeros = np.zeros((num_devices, num_devices), dtype=np.int64)
     return Cluster(name, devices, (link,), zeros, zeros - 1).with_contention("pair")
+
+
+class NamedDevices:
+    """Runtimes whose devices are threads of this process.
+
+    Attributes
+    ----------
+    devices : names, one per device of the placement.
+    link : latency in seconds and bandwidth in bytes per second between two of them, before any calibration.
+    """
+
+    devices: tuple[str, ...]
+    link: ClassVar[tuple[float, float]]
+
+    @property
+    def num_devices(self) -> int:
+        """Number of devices, k."""
+        return len(self.devices)
+
+    def title(self) -> str:
+        """Name of the devices together."""
+        return f"{self.num_devices} threads"
+
+    def cluster(self) -> Cluster:
+        """Return the devices as the cost model sees them, with nominal constants."""
+        return worker_cluster(self.num_devices, name=self.title(), latency=self.link[0], bandwidth=self.link[1])
 
 
 def result_tensors(graph: OpGraph) -> list[int]:

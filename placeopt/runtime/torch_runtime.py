@@ -7,21 +7,18 @@ ops then share the interpreter, and times mean little.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.runtime.execution_plan import make_plan
 from placeopt.runtime.measurement import Measurement, check_placement, compare_results
 from placeopt.runtime.numpy_ops import constant
-from placeopt.runtime.serial_runtime import execute, result_tensors, worker_cluster
+from placeopt.runtime.serial_runtime import NamedDevices, execute, result_tensors
 from placeopt.runtime.torch_engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from placeopt.model.cluster import Cluster
     from placeopt.model.graph import OpGraph
     from placeopt.model.placement import Placement
     from placeopt.runtime.steps import Constant, ExecutionPlan
@@ -37,7 +34,7 @@ def unavailable() -> str:
 
 
 @dataclass
-class TorchRuntime:
+class TorchRuntime(NamedDevices):
     """Runs graphs on torch devices.
 
     Parameters
@@ -55,6 +52,8 @@ class TorchRuntime:
 
     devices: tuple[str, ...] = ()
 
+    link: ClassVar[tuple[float, float]] = (2e-5, 2e10)
+
     def __post_init__(self) -> None:
         try:
             import torch
@@ -65,14 +64,9 @@ class TorchRuntime:
                 raise InputError(f"torch runtime: {reason}; name devices, e.g. devices=('cpu', 'cpu')")
             self.devices = tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
 
-    @property
-    def num_devices(self) -> int:
-        """Number of devices, k."""
-        return len(self.devices)
-
-    def cluster(self) -> Cluster:
-        """Return the devices as the cost model sees them, with nominal constants."""
-        return worker_cluster(self.num_devices, name=f"torch {','.join(self.devices)}", latency=2e-5, bandwidth=2e10)
+    def title(self) -> str:
+        """Names of the devices."""
+        return f"torch {','.join(self.devices)}"
 
     def run(self, graph: OpGraph, placement: Placement, *, repeat: int = 1, check: bool = False) -> Measurement:
         """Execute `graph` under `placement`, `repeat` times after one that does not count.
@@ -89,11 +83,7 @@ class TorchRuntime:
         if check:
             results = {tensor: engine.values[key].cpu().numpy() for tensor, key in engine.results.items()}
             compare_results(graph, results, execute(graph, plan, graph.topological_order)[0], tolerance=1e-3)
-        times = np.stack([run[0] for run in runs])
-        moved = [np.column_stack([np.full(len(run[1]), turn), run[1]]) for turn, run in enumerate(runs)]
-        names = tuple(device.name for device in self.cluster().devices)
-        return Measurement(graph.name, "torch", names, placement, times[:, 0], times[:, 1], np.concatenate(moved),
-                           np.array([run[2] for run in runs]), checked=check)  # fmt: skip
+        return Measurement.of_runs(graph.name, "torch", self.cluster(), placement, runs, check)
 
 
 class KernelWork:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.io.codec import Codec, from_dict, register, to_dict
+from placeopt.model.files import says_format
 from placeopt.splits.problem import Split, SplitProblem, SplitStage
 
 if TYPE_CHECKING:
@@ -17,12 +17,7 @@ def holds_split(source: Any) -> bool:
     """Whether a source is a file that says, in its first bytes, that it is a SplitProblem saved by placeopt."""
     if not isinstance(source, str | Path) or str(source).startswith(("gen:", "onnx:", "torch:")):
         return False
-    try:
-        with Path(source).open("rb") as file:
-            head = file.read(256)
-    except OSError:
-        return False  # the reader says what is wrong with it
-    return re.search(rb'"format"\s*:\s*"placeopt/split"', head) is not None
+    return says_format(source, "placeopt/split", within=256)
 
 
 def _encode_problem(problem: SplitProblem) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from placeopt.model.problem import PlacementProblem
+
+
+def _of_placement(name: str, meaning: str) -> Any:
+    """Return a property of a split problem that is its placement problem's."""
+    return property(lambda problem: getattr(problem.placement, name), doc=meaning)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,25 +100,10 @@ class SplitProblem:
         words += ["overlapped"] if self.overlap else []
         return ", ".join([self.placement.name, *words])
 
-    @property
-    def tick_seconds(self) -> float:
-        """Seconds per tick."""
-        return self.placement.tick_seconds
-
-    @property
-    def num_ops(self) -> int:
-        """Number of ops."""
-        return self.placement.num_ops
-
-    @property
-    def num_edges(self) -> int:
-        """Number of edges."""
-        return self.placement.num_edges
-
-    @property
-    def num_devices(self) -> int:
-        """Number of devices, those that groups leave out counted."""
-        return self.placement.num_devices
+    tick_seconds = _of_placement("tick_seconds", "Seconds per tick.")
+    num_ops = _of_placement("num_ops", "Number of ops.")
+    num_edges = _of_placement("num_edges", "Number of edges.")
+    num_devices = _of_placement("num_devices", "Number of devices, those that groups leave out counted.")
 
     @cached_property
     def types(self) -> tuple[tuple[int, ...], ...]:

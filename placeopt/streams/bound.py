@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.interruptible import call_interruptibly, solve_interruptibly
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ def offline_bound(
     InputError
         If the method is unknown or not applicable.
     """
-    if method not in METHODS:
-        raise InputError(f"offline bound: expected one of {', '.join(METHODS)}, received '{method}'")
+    check_choice("offline bound", method, METHODS)
     options = completing_options(problem)
     if len(options.job) == 0:
         return OfflineBound(problem.num_jobs, problem.num_jobs, method, True)

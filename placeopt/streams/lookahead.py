@@ -22,7 +22,7 @@ import numpy as np
 
 from placeopt.model.arrays import frozen
 from placeopt.model.compiled import entry, inner
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 from placeopt.model.heaps import pop, push
 from placeopt.streams.split import RULES, SplitJob, place_on_empty, split_counts, split_job
 
@@ -51,10 +51,8 @@ class LookaheadConfig:
     quantum: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            raise InputError(f"split rule: expected one of {', '.join(RULES)}, received '{self.rule}'")
-        if self.units not in UNITS:
-            raise InputError(f"units: expected one of {', '.join(UNITS)}, received '{self.units}'")
+        check_choice("split rule", self.rule, RULES)
+        check_choice("units", self.units, UNITS)
         if not (math.isfinite(self.quantum) and self.quantum > 0):
             raise InputError(f"quantum: expected a number > 0 (milliseconds), received {self.quantum}")
 

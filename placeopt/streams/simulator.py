@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.model.arrays import frozen
-from placeopt.model.errors import InputError
+from placeopt.model.errors import InputError, check_choice
 from placeopt.streams import episode_loop as loop
 from placeopt.streams.episode_arrays import (
     LOOKS_AHEAD,
@@ -78,8 +78,7 @@ class DegreePolicy:
     explore: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.name not in POLICY_KINDS:
-            raise InputError(f"degree policy: expected one of {', '.join(POLICY_KINDS)}, received '{self.name}'")
+        check_choice("degree policy", self.name, POLICY_KINDS)
         if self.name in ("feasible-first", "rollout") and self.order is None:
             raise InputError(f"degree policy '{self.name}' needs an order of degrees per model")
         if self.name == "policy-degree" and self.weights is None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.arrays import frozen
-from placeopt.model.errors import InputError
+from placeopt.model.errors import check_choice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +44,7 @@ def split_counts(
     rule : "published" or "uniform".
     quantum : q, a multiple of which each sub-op should run (published rule only).
     """
-    if rule not in RULES:
-        raise InputError(f"split rule: expected one of {', '.join(RULES)}, received '{rule}'")
+    check_choice("split rule", rule, RULES)
     if rule == "uniform":
         return tuple(degree if time > 0 else 1 for time in forward.tolist())
     return tuple(max(1, min(2 * math.ceil(math.ceil(time / quantum) / 2), degree)) for time in forward.tolist())

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, ClassVar
 from placeopt.model.ideals import Lattice, ideal_lattice
 from placeopt.solvers.exact.chain_search import best_chain
 from placeopt.solvers.exact.ideal_program import IdealProgram
-from placeopt.solvers.exact.linear_dp import chain_model, offer_stages, raise_bounds, search_orders
-from placeopt.solving.base import SearchSolver
+from placeopt.solvers.exact.linear_dp import ChainSearch, offer_stages
 from placeopt.solving.options import option
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
     from placeopt.period.contracted import ContractedProblem
     from placeopt.solving.tracker import Tracker
 
 
 @dataclass(frozen=True)
-class IdealDp(SearchSolver):
+class IdealDp(ChainSearch):
     """Best chain of ideals over k accelerators and l CPUs (or more device types).
 
     For contiguity `chain` the result is proved optimal; a chain is also feasible, but not always best, for
@@ -34,24 +32,13 @@ class IdealDp(SearchSolver):
     """
 
     name: ClassVar[str] = "ideal-dp"
-    kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
     max_ideals: int = option(
         2_000_000, low=1, meaning="ideals of the graph; with more, the best linear order found is returned"
     )
     orders: int = option(4, low=1, meaning="topological orders whose best pipeline is the first incumbent")
 
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
-        """Prove the best chain, starting from the best one along a few orders."""
-        model = chain_model(tracker)
-        if model is None:
-            return
-        search_orders(tracker, model, self.orders)
-        raise_bounds(tracker)
-        if not tracker.stop():
-            self._prove(tracker, model)
-
-    def _prove(self, tracker: Tracker[Placement], model: ContractedProblem) -> None:
-        """Run the program over all ideals."""
+    def go_on(self, tracker: Tracker[Placement], model: ContractedProblem) -> None:
+        """Prove the best chain: run the program over all ideals."""
         lattice, enough = self._ideals(tracker, model)
         if lattice is None:
             tracker.message = f"more than {enough} ideals: kept the best of {self.orders} linear orders"

@@ -38,21 +38,32 @@ if TYPE_CHECKING:
     from placeopt.solving.tracker import Tracker
 
 
+class ChainSearch(SearchSolver):
+    """What searches for chains of stages share: the best pipeline along a few orders comes first."""
+
+    kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
+    orders: int  # an option of every subclass
+
+    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
+        """Keep the best pipeline along the tried orders, then go on from it."""
+        model = chain_model(tracker)
+        if model is None:
+            return
+        search_orders(tracker, model, self.orders)
+        raise_bounds(tracker)
+        if not tracker.stop():
+            self.go_on(tracker, model)
+
+    def go_on(self, tracker: Tracker[Placement], model: ContractedProblem) -> None:
+        """Nothing is left to do, unless a subclass knows better."""
+
+
 @dataclass(frozen=True)
-class LinearDp(SearchSolver):
+class LinearDp(ChainSearch):
     """Best pipeline along topological orders; a chain is feasible for every contiguity."""
 
     name: ClassVar[str] = "linear-dp"
-    kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
     orders: int = option(4, low=1, meaning="orders tried; the first is fixed, the rest come from the seed")
-
-    def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
-        """Keep the best pipeline along the tried orders."""
-        model = chain_model(tracker)
-        if model is not None:
-            search_orders(tracker, model, self.orders)
-            raise_bounds(tracker)
-            tracker.stop()
 
 
 def chain_model(tracker: Tracker[Placement]) -> ContractedProblem | None:

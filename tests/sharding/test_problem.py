@@ -44,13 +44,17 @@ def compact_cost(compact, choice):
     return cost
 
 
+@pytest.fixture(params=range(4), ids="block{}".format)
+def drawn(request):
+    """Return 60 problems: seed, problem, and the cost of every feasible choice as the oracle finds it."""
+    drawn = [(seed, *draw(seed)) for seed in range(60 * request.param, 60 * request.param + 60)]
+    return [(seed, problem, oracle(data)) for seed, problem, data in drawn]
+
+
 @pytest.mark.interpreted
-@pytest.mark.parametrize("block", range(4))
-def test_evaluator_and_judge_agree_with_the_oracle(block):
+def test_evaluator_and_judge_agree_with_the_oracle(drawn):
     """Every choice of 60 problems a block: same feasible ones, same cost, in words where not feasible."""
-    for seed in range(60 * block, 60 * block + 60):
-        problem, data = draw(seed)
-        feasible = oracle(data)
+    for seed, problem, feasible in drawn:
         for choice, solution in choices(problem):
             violations = sharding_violations(problem, solution)
             assert (choice in feasible) == (violations == []), (seed, choice)
@@ -62,12 +66,9 @@ def test_evaluator_and_judge_agree_with_the_oracle(block):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("block", range(4))
-def test_condensing_keeps_every_choice(block):
+def test_condensing_keeps_every_choice(drawn):
     """What is left has the same feasible choices at the same cost, and choices go there and back."""
-    for seed in range(60 * block, 60 * block + 60):
-        problem, data = draw(seed)
-        feasible = oracle(data)
+    for seed, problem, feasible in drawn:
         draft, fits = draft_of(problem)
         if not np.logical_or.reduceat(fits, problem.node_ptr[:-1]).all():
             assert feasible == {}
