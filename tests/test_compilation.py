@@ -19,7 +19,7 @@ from placeopt.cli.comparison import Comparison
 from placeopt.cli.first_table import first_table
 from placeopt.model import interpreted
 from placeopt.model.budget import Budget
-from placeopt.model.compiled import entry
+from placeopt.model.compiled import FROZEN, entry, stamp_of
 from placeopt.model.errors import InputError, Refused
 from placeopt.model.objective import objective_of
 from placeopt.model.problem import PlacementProblem
@@ -55,6 +55,21 @@ def typical_problems():
     yield po.load("gen:ffnn", cluster="4xA100")
     yield po.load("gen:ffnn", cluster="cpu+gpu", memory="peak")
     yield po.load("gen:ffnn", cluster="uniform:3")
+
+
+@compiled_only
+def test_kernels_that_call_kernels_of_other_files_notice_their_edits():
+    """What a kernel's module imports of other kernels is in the stamp of its cache, unless it never changes."""
+    grouped = [importlib.import_module(f"placeopt.{name}") for group in GROUPS.values() for name in group.modules]
+    callers = 0
+    for module in {module.__name__: module for module in (*kernel_modules(), *grouped)}.values():
+        kernels = [value for value in vars(module).values() if stamp_of(value) is not None]
+        others = [kernel for kernel in kernels if kernel.py_func.__module__ not in (module.__name__, *FROZEN)]
+        for kernel in kernels:
+            if kernel.py_func.__module__ == module.__name__ and others:
+                assert {stamp_of(other) for other in others} <= set(stamp_of(kernel)), f"{module.__name__}.{kernel.__name__}"
+                callers += 1
+    assert callers > 50
 
 
 def inlined(kernel):

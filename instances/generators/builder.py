@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from placeopt.instances.generators.table import check_count
 from placeopt.model.arrays import MAX_SUM
@@ -41,6 +41,10 @@ class Tensor(NamedTuple):
         return math.prod(self.shape)
 
 
+OP_FIELDS = ("op_types", "layer", "flops", "bytes_moved", "resident", "parameters", "colocation", "meta")
+"""Fields of an OpGraph that the builder keeps, a row for every op."""
+
+
 class GraphBuilder:
     """Collects ops and tensors; `build` returns the OpGraph.
 
@@ -57,18 +61,9 @@ class GraphBuilder:
         self._path = ""
         self._names: dict[str, int] = {}
         self._op_names: list[str] = []
-        self._types: list[str] = []
-        self._layers: list[str] = []
-        self._flops: list[int] = []
-        self._moved: list[int] = []
-        self._resident: list[int] = []
-        self._parameters: list[int] = []
-        self._colocation: list[int] = []
-        self._meta: list[int] = []
-        self._producer: list[int] = []
-        self._bytes: list[int] = []
+        self._ops: list[tuple[Any, ...]] = []  # values of OP_FIELDS
+        self._tensors: list[tuple[int, int, list[int]]] = []  # producer, bytes, consumers
         self._shapes: list[Shape] = []
-        self._consumers: list[list[int]] = []
         self._links = 0
 
     # --- the primitive -----------------------------------------------------------------------------------
@@ -118,30 +113,24 @@ class GraphBuilder:
         check_count(self.name, op + 1, MAX_BUILT)
         check_count(self.name, self._links, MAX_LINKS, "tensors and inputs of ops")
         self._op_names.append(f"{path}_{seen}" if seen else path)
-        self._types.append(kind)
-        self._layers.append(self._path)
-        self._flops.append(flops)
-        self._parameters.append(parameters)
-        self._resident.append((parameters + buffers) * self.dtype_bytes)
-        self._colocation.append(colocation)
-        self._meta.append(meta)
         read = 0
         for tensor in inputs:
             read += tensor.size
             if tensor.id >= 0:
-                consumers = self._consumers[tensor.id]
+                consumers = self._tensors[tensor.id][2]
                 if not consumers or consumers[-1] != op:
                     consumers.append(op)
         outputs, written = [], 0
         for shape in shapes:
             size = math.prod(shape)
             written += size
-            outputs.append(Tensor(len(self._producer), shape))
-            self._producer.append(op)
-            self._bytes.append(size * self.dtype_bytes)
+            outputs.append(Tensor(len(self._tensors), shape))
+            self._tensors.append((op, size * self.dtype_bytes, []))
             self._shapes.append(shape)
-            self._consumers.append([])
-        self._moved.append((read + parameters + written) * self.dtype_bytes if moved is None else moved)
+        if moved is None:
+            moved = (read + parameters + written) * self.dtype_bytes
+        resident = (parameters + buffers) * self.dtype_bytes
+        self._ops.append((kind, self._path, flops, moved, resident, parameters, colocation, meta))
         return outputs
 
     def op(self, kind: str, inputs: Sequence[Tensor], shape: Shape, *, name: str = "", flops: int = 0,
@@ -153,14 +142,10 @@ class GraphBuilder:
 
     def build(self) -> OpGraph:
         """Return the graph."""
-        if max(sum(self._flops), sum(self._moved), sum(self._bytes)) >= MAX_SUM:
+        fields = {name: tuple(row[at] for row in self._ops) for at, name in enumerate(OP_FIELDS)}
+        if max(sum(fields["flops"]), sum(fields["bytes_moved"]), sum(size for _, size, _ in self._tensors)) >= MAX_SUM:
             raise InputError(f"generator '{self.name}': flops or bytes pass 2^62; use smaller sizes")
-        return OpGraph.from_tensors(
-            self.name, self._op_names, zip(self._producer, self._bytes, self._consumers, strict=True),
-            op_types=tuple(self._types), layer=tuple(self._layers), flops=self._flops, bytes_moved=self._moved,
-            resident=self._resident, parameters=self._parameters, colocation=self._colocation, meta=self._meta,
-            shapes=tuple(self._shapes),
-        )  # fmt: skip
+        return OpGraph.from_tensors(self.name, self._op_names, self._tensors, shapes=tuple(self._shapes), **fields)
 
     # --- element-wise and shape ops ----------------------------------------------------------------------
 

@@ -158,15 +158,20 @@ op_columns = lru_cache(maxsize=512)(OpColumns)
 edge_columns = lru_cache(maxsize=512)(EdgeColumns)
 
 
-def add_op(draft: Draft, key: Any, attributes: Mapping[str, Any], where: Place, names: Names) -> None:
-    """Add an op described by attributes."""
-    op_columns(tuple(attributes), names).add(draft, key, tuple(attributes.values()), where)
+class AttributeDraft(Draft):
+    """A draft whose ops and edges are described by attributes; `meaning` says which attribute holds what."""
 
+    def __init__(self, name: str, meaning: Names, *, tick_seconds: float, repeated: str = "refuse") -> None:
+        super().__init__(name, tick_seconds=tick_seconds, repeated=repeated)
+        self.meaning = meaning
 
-def add_edge(draft: Draft, source: Any, target: Any, attributes: Mapping[str, Any], where: Place, names: Names
-             ) -> None:  # fmt: skip
-    """Add an edge described by attributes."""
-    edge_columns(tuple(attributes), names).add(draft, source, target, tuple(attributes.values()), where)
+    def add_op(self, key: Any, attributes: Mapping[str, Any], where: Place) -> None:
+        """Add an op."""
+        op_columns(tuple(attributes), self.meaning).add(self, key, tuple(attributes.values()), where)
+
+    def add_edge(self, source: Any, target: Any, attributes: Mapping[str, Any], where: Place) -> None:
+        """Add an edge."""
+        edge_columns(tuple(attributes), self.meaning).add(self, source, target, tuple(attributes.values()), where)
 
 
 def _given(value: Any) -> bool:

@@ -17,15 +17,8 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from placeopt.instances.readers.attributes import (
-    MAX_ATTRIBUTES,
-    Names,
-    add_edge,
-    add_op,
-    edge_attributes,
-    op_attributes,
-)
-from placeopt.instances.readers.draft import Draft, number
+from placeopt.instances.readers.attributes import MAX_ATTRIBUTES, AttributeDraft, Names, edge_attributes, op_attributes
+from placeopt.instances.readers.draft import number
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line, read_text
 
@@ -67,16 +60,15 @@ def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: st
     parser.graph()
     title = str(parser.attributes.get("placeopt_name") or parser.name or path.stem)
     unit = number(parser.attributes.get("tick_seconds", 1e-9), "graph", "tick_seconds")
-    names = Names(node_time, edge_time, edge_bytes)
-    draft = Draft(title, tick_seconds=unit)
+    draft = AttributeDraft(title, Names(node_time, edge_time, edge_bytes), tick_seconds=unit)
     for node, (defaults, own, line) in parser.nodes.items():
-        add_op(draft, node, {**defaults, **own}, line, names)
+        draft.add_op(node, {**defaults, **own}, line)
     seen: set[tuple[str, str]] = set()
     for source, target, attributes, line in parser.edges:
         if parser.strict and (source, target) in seen:
             continue
         seen.add((source, target))
-        add_edge(draft, source, target, attributes, line, names)
+        draft.add_edge(source, target, attributes, line)
     return draft.build()
 
 

@@ -15,14 +15,13 @@ from xml.sax.saxutils import escape, quoteattr
 
 from placeopt.instances.readers.attributes import (
     MAX_ATTRIBUTES,
+    AttributeDraft,
     Names,
-    add_edge,
-    add_op,
     edge_attributes,
     op_attributes,
     used_columns,
 )
-from placeopt.instances.readers.draft import Draft, number
+from placeopt.instances.readers.draft import number
 from placeopt.instances.readers.safe_xml import parse_xml
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
@@ -55,16 +54,16 @@ def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: st
             for domain in defaults if key.get("for", "all") == "all" else [key.get("for", "all")]:
                 defaults.setdefault(domain, {})[keys[key.get("id", "")]] = value.text
     own = _data(graph, keys, "graph", defaults["graph"])
-    draft = Draft(
+    draft = AttributeDraft(
         own.get("name") or graph.get("id") or path.stem,
+        Names(node_time, edge_time, edge_bytes),
         tick_seconds=number(own.get("tick_seconds", 1e-9), "graph", "tick_seconds"),
     )
-    names = Names(node_time, edge_time, edge_bytes)
     for i, node in enumerate(graph.findall("node")):
         where = f"node {i + 1}"
         if node.find("graph") is not None:
             raise InputError(f"{where}: nested graphs are not supported")
-        add_op(draft, _attribute(node, "id", where), _data(node, keys, where, defaults["node"]), where, names)
+        draft.add_op(_attribute(node, "id", where), _data(node, keys, where, defaults["node"]), where)
     if graph.find("hyperedge") is not None:
         raise InputError("hyperedges are not supported")
     for i, edge in enumerate(graph.findall("edge")):
@@ -72,7 +71,7 @@ def read(path: Path, *, node_time: str = "", edge_time: str = "", edge_bytes: st
         if edge.get("directed", "true") != "true":
             raise InputError(f"{where}: expected a directed edge")
         source, target = _attribute(edge, "source", where), _attribute(edge, "target", where)
-        add_edge(draft, source, target, _data(edge, keys, where, defaults["edge"]), where, names)
+        draft.add_edge(source, target, _data(edge, keys, where, defaults["edge"]), where)
     return draft.build()
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from placeopt.instances.readers.attributes import Names, add_edge, add_op, edge_attributes, op_attributes
-from placeopt.instances.readers.draft import Draft, number
+from placeopt.instances.readers.attributes import AttributeDraft, Names, edge_attributes, op_attributes
+from placeopt.instances.readers.draft import number
 from placeopt.instances.readers.json_rows import rows
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json
@@ -47,13 +47,13 @@ def from_networkx(
         raise InputError("networkx graph: expected a DiGraph or MultiDiGraph, received an undirected graph")
     unit = graph.graph.get("tick_seconds", 1e-9) if tick_seconds is None else tick_seconds
     title = name or str(graph.graph.get("name") or "graph")
-    names = Names(node_time, edge_time, edge_bytes)
     repeated = "parallel" if graph.is_multigraph() else "refuse"
-    draft = Draft(title, tick_seconds=number(unit, "graph", "tick_seconds"), repeated=repeated)
+    meaning = Names(node_time, edge_time, edge_bytes)
+    draft = AttributeDraft(title, meaning, tick_seconds=number(unit, "graph", "tick_seconds"), repeated=repeated)
     for key, attributes in graph.nodes(data=True):
-        add_op(draft, key, attributes, f"node {key!r:.60}", names)
+        draft.add_op(key, attributes, f"node {key!r:.60}")
     for u, v, attributes in graph.edges(data=True):
-        add_edge(draft, u, v, attributes, f"edge {u!r:.40} -> {v!r:.40}", names)
+        draft.add_edge(u, v, attributes, f"edge {u!r:.40} -> {v!r:.40}")
     return draft.build()
 
 
@@ -82,18 +82,18 @@ def read_node_link(
     if data.get("directed") is False:
         raise InputError("expected a directed graph, received directed=false")
     graph = data["graph"] if isinstance(data.get("graph"), dict) else {}
-    draft = Draft(
+    draft = AttributeDraft(
         str(graph.get("name") or path.stem),
+        Names(node_time, edge_time, edge_bytes),
         tick_seconds=number(graph.get("tick_seconds", 1e-9), "graph", "tick_seconds"),
         repeated="parallel" if data.get("multigraph") is True else "refuse",
     )
-    names = Names(node_time, edge_time, edge_bytes)
     for i, node in enumerate(rows(data, "nodes", "file")):
-        add_op(draft, _key(node, "id", f"nodes[{i}]"), node, f"nodes[{i}]", names)
+        draft.add_op(_key(node, "id", f"nodes[{i}]"), node, f"nodes[{i}]")
     key = "edges" if "edges" in data else "links"
     for i, edge in enumerate(rows(data, key, "file")):
         where = f"{key}[{i}]"
-        add_edge(draft, _key(edge, "source", where), _key(edge, "target", where), edge, where, names)
+        draft.add_edge(_key(edge, "source", where), _key(edge, "target", where), edge, where)
     return draft.build()
 
 

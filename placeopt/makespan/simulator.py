@@ -19,6 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from placeopt.makespan.peak_memory import peak_memory, too_full
+from placeopt.makespan.planned_order import order_ops, order_transfers
+from placeopt.makespan.workspace import ACTIVE, DONE, EVENTS, REQUESTS, TOUCHED, Workspace, make_workspace
 from placeopt.model.compiled import entry, inlined, inner, uncounted
 from placeopt.model.heaps import merge, pop, push
 from placeopt.model.objective import INFEASIBLE
@@ -34,116 +37,6 @@ DEADLOCK = np.int64(-1)
 """Makespan of a planned order that can never be executed."""
 
 _NEVER = np.iinfo(np.int64).max
-
-TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE = np.arange(5)
-"""Entries of `Workspace.counter`: touched devices, active channels, running transfers, requests so far, ops completed."""
-
-
-class Workspace(NamedTuple):
-    """Scratch memory of one thread; nothing is allocated per evaluation."""
-
-    device: NDArray[np.int64]  # (n,) the placement
-    rank: NDArray[np.int64]  # (n,) its priorities, 0 without
-    counter: NDArray[np.int64]  # (5,) see TOUCHED
-    pending: NDArray[np.int64]  # (n,) inputs still missing
-    cost: NDArray[np.int64]  # (n,) ticks of each op on its device
-    ready: NDArray[np.int64]  # (n,) time the inputs are available
-    offset: NDArray[np.int64]  # (k + 1,) region of each device in the heaps
-    size: NDArray[np.int64]  # (k,) entries in the ready heap
-    heap_key: NDArray[np.int64]  # (n,)
-    heap_op: NDArray[np.int64]  # (n,)
-    later_size: NDArray[np.int64]  # (k,) entries in the heap of ops that become ready later
-    later_key: NDArray[np.int64]  # (n,)
-    later_op: NDArray[np.int64]  # (n,)
-    running: NDArray[np.int64]  # (k,) op or -1
-    next_time: NDArray[np.int64]  # (k,) time of the device's next event
-    touched: NDArray[np.int64]  # (k,) devices that may start an op now
-    is_touched: NDArray[np.bool_]  # (k,)
-    start: NDArray[np.int64]  # (n,)
-    finish: NDArray[np.int64]  # (n,)
-    # channels
-    channel_root: NDArray[np.int64]  # (channels,) request heap
-    channel_running: NDArray[np.int64]  # (channels,) request or -1
-    event_key: NDArray[np.int64]  # (channels,) heap of transfer completions
-    event_channel: NDArray[np.int64]  # (channels,)
-    active: NDArray[np.int64]  # (channels,) channels that may start a transfer now
-    is_active: NDArray[np.bool_]  # (channels,)
-    # requests: one per (tensor, destination)
-    request_key: NDArray[np.int64]  # (edges,)
-    request_tensor: NDArray[np.int64]  # (edges,)
-    request_destination: NDArray[np.int64]  # (edges,)
-    request_left: NDArray[np.int64]  # (edges,) skew-heap children
-    request_right: NDArray[np.int64]  # (edges,)
-    request_start: NDArray[np.int64]  # (edges,)
-    request_finish: NDArray[np.int64]  # (edges,)
-    stamp: NDArray[np.int64]  # (k,) last tensor that met this destination
-    best_rank: NDArray[np.int64]  # (k,) smallest rank among its consumers there
-    spots: NDArray[np.int64]  # (k,) destinations of the tensor at hand
-    # planned order
-    plan_ptr: NDArray[np.int64]  # (k,) next position of each device in heap_op
-    pair_ptr: NDArray[np.int64]  # (m + 1,) first request of each tensor
-    lane_ptr: NDArray[np.int64]  # (channels + 1,) region of each channel in lane
-    lane_at: NDArray[np.int64]  # (channels,) next position
-    lane: NDArray[np.int64]  # (edges,) requests in planned order
-    requested: NDArray[np.bool_]  # (edges,)
-    group_device: NDArray[np.int64]  # (groups,)
-    load: NDArray[np.int64]  # (k,) bytes
-
-
-@inner
-def make_workspace(arrays: ProblemArrays) -> Workspace:
-    """Allocate the scratch memory of one thread."""
-    n, k = arrays.compute.shape
-    edges = arrays.consumer.shape[0]
-    tensors = arrays.producer.shape[0]
-    channels = arrays.num_channels
-    groups = arrays.num_groups
-    i64 = np.int64
-    return Workspace(
-        device=np.empty(n, i64),
-        rank=np.zeros(n, i64),
-        counter=np.zeros(5, i64),
-        pending=np.empty(n, i64),
-        cost=np.empty(n, i64),
-        ready=np.empty(n, i64),
-        offset=np.empty(k + 1, i64),
-        size=np.empty(k, i64),
-        heap_key=np.empty(n, i64),
-        heap_op=np.empty(n, i64),
-        later_size=np.empty(k, i64),
-        later_key=np.empty(n, i64),
-        later_op=np.empty(n, i64),
-        running=np.empty(k, i64),
-        next_time=np.empty(k, i64),
-        touched=np.empty(k, i64),
-        is_touched=np.empty(k, np.bool_),
-        start=np.empty(n, i64),
-        finish=np.empty(n, i64),
-        channel_root=np.empty(channels, i64),
-        channel_running=np.empty(channels, i64),
-        event_key=np.empty(channels, i64),
-        event_channel=np.empty(channels, i64),
-        active=np.empty(channels, i64),
-        is_active=np.empty(channels, np.bool_),
-        request_key=np.empty(edges, i64),
-        request_tensor=np.empty(edges, i64),
-        request_destination=np.empty(edges, i64),
-        request_left=np.empty(edges, i64),
-        request_right=np.empty(edges, i64),
-        request_start=np.empty(edges, i64),
-        request_finish=np.empty(edges, i64),
-        stamp=np.empty(k, i64),
-        best_rank=np.empty(k, i64),
-        spots=np.empty(k, i64),
-        plan_ptr=np.empty(k, i64),
-        pair_ptr=np.empty(tensors + 1, i64),
-        lane_ptr=np.empty(channels + 1, i64),
-        lane_at=np.empty(channels, i64),
-        lane=np.empty(edges, i64),
-        requested=np.empty(edges, np.bool_),
-        group_device=np.empty(groups, i64),
-        load=np.empty(k, i64),
-    )
 
 
 # --- queues --------------------------------------------------------------------------------------------
@@ -213,70 +106,13 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
 
-@uncounted
-def _order_ops(arrays: ProblemArrays, w: Workspace) -> None:
-    """Sort every device's ops by rank, for planned execution."""
-    n, k = arrays.compute.shape
-    for d in range(k):
-        w.plan_ptr[d] = w.offset[d]
-    for op in range(n):
-        push(w.later_key, w.later_op, 0, op, w.rank[op], op)
-    for left in range(n, 0, -1):
-        op = w.later_op[0]
-        pop(w.later_key, w.later_op, 0, left)
-        d = w.device[op]
-        w.heap_op[w.plan_ptr[d]] = op
-        w.plan_ptr[d] += 1
-    for d in range(k):
-        w.plan_ptr[d] = w.offset[d]
-
-
-@uncounted
-def _order_transfers(arrays: ProblemArrays, w: Workspace) -> None:
-    """Number every channel's requests and sort them by rank, for planned execution."""
-    k, m = arrays.compute.shape[1], arrays.producer.shape[0]
-    count = 0
-    for c in range(arrays.num_channels + 1):
-        w.lane_ptr[c] = 0
-    for tensor in range(m):
-        w.pair_ptr[tensor] = count
-        source = w.device[arrays.producer[tensor]]
-        for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
-            v = arrays.consumer[e]
-            d = w.device[v]
-            if d != source and arrays.channel[source, d] >= 0:
-                if w.stamp[d] != tensor:
-                    w.stamp[d] = tensor
-                    w.best_rank[d] = w.rank[v]
-                elif w.rank[v] < w.best_rank[d]:
-                    w.best_rank[d] = w.rank[v]
-        for d in range(k):
-            if w.stamp[d] == tensor:
-                w.request_key[count] = w.best_rank[d]
-                w.request_tensor[count] = tensor
-                w.request_destination[count] = d
-                w.requested[count] = False
-                w.lane_ptr[arrays.channel[source, d] + 1] += 1
-                count += 1
-    w.pair_ptr[m] = count
-    for c in range(arrays.num_channels):
-        w.lane_ptr[c + 1] += w.lane_ptr[c]
-        w.lane_at[c] = w.lane_ptr[c]
-    for r in range(count):  # no request has begun: its times are free to hold the heap
-        push(w.request_start, w.request_finish, 0, r, w.request_key[r], r)
-    for left in range(count, 0, -1):
-        r = w.request_finish[0]
-        pop(w.request_start, w.request_finish, 0, left)
-        c = arrays.channel[w.device[arrays.producer[w.request_tensor[r]]], w.request_destination[r]]
-        w.lane[w.lane_at[c]] = r
-        w.lane_at[c] += 1
-    for c in range(arrays.num_channels):
-        w.lane_at[c] = w.lane_ptr[c]
-    for d in range(k):
-        w.stamp[d] = -1
-
-
 # --- the simulation ------------------------------------------------------------------------------------
+
+
+@inlined
+def _merged(w: Workspace, a: int, b: int) -> np.int64:
+    """Merge two heaps of requests; return the root."""
+    return merge(w.request_key, w.request_tensor, w.request_destination, w.request_left, w.request_right, a, b)
 
 
 @inlined
@@ -290,10 +126,7 @@ def _next_transfer(w: Workspace, mode: int, c: int) -> np.int64:
     else:
         r = w.channel_root[c]
         if r >= 0:
-            w.channel_root[c] = merge(
-                w.request_key, w.request_tensor, w.request_destination, w.request_left, w.request_right,
-                w.request_left[r], w.request_right[r],
-            )  # fmt: skip
+            w.channel_root[c] = _merged(w, w.request_left[r], w.request_right[r])
     return r
 
 
@@ -439,10 +272,7 @@ def _request(arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source
             w.request_destination[r] = d
             w.request_left[r] = -1
             w.request_right[r] = -1
-            w.channel_root[c] = merge(
-                w.request_key, w.request_tensor, w.request_destination, w.request_left, w.request_right,
-                w.channel_root[c], r,
-            )  # fmt: skip
+            w.channel_root[c] = _merged(w, w.channel_root[c], r)
         w.counter[REQUESTS] += 1
         _add(w.active, w.is_active, w.counter, ACTIVE, c)
 
@@ -521,79 +351,7 @@ def simulate(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, 
     return time, w.counter[REQUESTS]
 
 
-# --- memory and constraints ----------------------------------------------------------------------------
-
-
-@inner
-def _sorted(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices of `values` by value, ties by index."""
-    count = len(values)
-    key, item, order = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
-    for i in range(count):
-        push(key, item, 0, i, values[i], i)
-    for i in range(count):
-        order[i] = item[0]
-        pop(key, item, 0, count - i)
-    return order
-
-
-@inner
-def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (pointer of num_tensors + 1, request): the contended transfers of each tensor."""
-    first = np.zeros(num_tensors + 1, np.int64)
-    for r in range(num_requests):
-        first[w.request_tensor[r] + 1] += 1
-    for tensor in range(num_tensors):
-        first[tensor + 1] += first[tensor]
-    request = np.empty(num_requests, np.int64)
-    cursor = first.copy()
-    for r in range(num_requests):
-        request[cursor[w.request_tensor[r]]] = r
-        cursor[w.request_tensor[r]] += 1
-    return first, request
-
-
-@inner
-def _lives(
-    arrays: ProblemArrays, w: Workspace, num_requests: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return (begin, end, device, bytes) of every stay of a tensor on a device."""
-    m = arrays.producer.shape[0]
-    room = m + arrays.consumer.shape[0]
-    begin = np.empty(room, np.int64)
-    end = np.empty(room, np.int64)
-    where = np.empty(room, np.int64)
-    size = np.empty(room, np.int64)
-    first, by_tensor = _transfers_by_tensor(w, m, num_requests)
-    slot = np.full(arrays.compute.shape[1], -1, np.int64)
-    count = 0
-    for tensor in range(m):
-        u = arrays.producer[tensor]
-        source = w.device[u]
-        home = count
-        begin[home], end[home], where[home] = w.start[u], w.finish[u], source
-        count += 1
-        slot[source] = home
-        for r in range(first[tensor], first[tensor + 1]):
-            request = by_tensor[r]
-            d = w.request_destination[request]
-            begin[count], end[count], where[count] = w.request_start[request], w.request_finish[request], d
-            slot[d] = count
-            end[home] = max(end[home], end[count])
-            count += 1
-        for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
-            v = arrays.consumer[e]
-            d = w.device[v]
-            if slot[d] < home:
-                begin[count], where[count] = w.finish[u], d
-                end[count] = w.finish[u] + arrays.transfer[tensor, arrays.link_class[source, d]]
-                slot[d] = count
-                end[home] = max(end[home], end[count])
-                count += 1
-            end[slot[d]] = max(end[slot[d]], w.finish[v])
-        for i in range(home, count):
-            size[i] = arrays.tensor_bytes[tensor]
-    return begin[:count], end[:count], where[:count], size[:count]
+# --- one placement after the other ---------------------------------------------------------------------
 
 
 @uncounted
@@ -601,39 +359,10 @@ def execute(arrays: ProblemArrays, w: Workspace, mode: int) -> tuple[np.int64, n
     """Prepare the workspace and simulate the placement in it."""
     _reset(arrays, w, mode)
     if mode == PLANNED:
-        _order_ops(arrays, w)
+        order_ops(arrays, w)
         if arrays.num_channels > 0:
-            _order_transfers(arrays, w)
+            order_transfers(arrays, w)
     return simulate(arrays, w, mode)
-
-
-@inner
-def peak_memory(arrays: ProblemArrays, w: Workspace, num_requests: int) -> NDArray[np.int64]:
-    """Return the largest number of bytes on each device over the schedule in `w`, shape (k,).
-
-    A tensor lives on its producer's device from its producer's start, on another from its transfer's start,
-    in both cases until the last reader there, or the transfer, ends.
-    """
-    n, k = arrays.compute.shape
-    begin, end, where, size = _lives(arrays, w, num_requests)
-    now = np.zeros(k, np.int64)
-    for op in range(n):
-        now[w.device[op]] += arrays.resident[op]
-    peak = now.copy()
-    by_begin, by_end = _sorted(begin), _sorted(end)
-    j = 0
-    for i in range(len(begin)):
-        x = by_begin[i]
-        if begin[x] == end[x]:
-            continue
-        while end[by_end[j]] <= begin[x]:
-            y = by_end[j]
-            if begin[y] < end[y]:
-                now[where[y]] -= size[y]
-            j += 1
-        now[where[x]] += size[x]
-        peak[where[x]] = max(peak[where[x]], now[where[x]])
-    return peak
 
 
 @inlined
@@ -659,16 +388,6 @@ def _allowed(arrays: ProblemArrays, w: Workspace) -> bool:
         if w.load[d] > arrays.capacity[d]:
             return False
     return True
-
-
-@inner
-def _too_full(arrays: ProblemArrays, w: Workspace, num_requests: int) -> bool:
-    """Whether some device ever holds more than its capacity in the schedule in `w`."""
-    peak = peak_memory(arrays, w, num_requests)
-    for d in range(len(peak)):
-        if peak[d] > arrays.capacity[d]:
-            return True
-    return False
 
 
 @uncounted
@@ -726,6 +445,6 @@ def batch(
                 continue
             if traced:
                 _keep(arrays, w, requests, trace)
-            elif arrays.peak_memory and _too_full(arrays, w, requests):
+            elif arrays.peak_memory and too_full(arrays, w, requests):
                 continue
             out[row] = makespan

@@ -1,8 +1,8 @@
-"""The random numbers of kernels, and the one file whose jitted functions kernels of other files call.
+"""The random numbers of kernels.
 
-numba's cache does not notice edits of a callee in another file, so jitted callees live beside their callers. This file
-is the exception because it is frozen: a changed generator would change every seeded result anyway. Never edit a body
-here; a new generator is a new function.
+numba's cache does not notice edits of a callee in another file (`placeopt.model.compiled` does). So this file is frozen, and
+any kernel may call it: a changed generator would change every seeded result anyway. Never edit a body here; a new
+generator is a new function.
 
 References
 ----------

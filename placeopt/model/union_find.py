@@ -21,3 +21,18 @@ def root(parent, member):
         parent[member] = parent[parent[member]]
         member = parent[member]
     return member
+
+
+@uncounted
+def number_sets(parent, label):
+    """Write to `label` the number of every member's set, counted from 0 by first members; return how many sets there are."""
+    count = 0
+    for member in range(len(parent)):
+        label[member] = -1
+    for member in range(len(parent)):
+        first = root(parent, member)
+        if label[first] < 0:
+            label[first] = count
+            count += 1
+        label[member] = label[first]
+    return count

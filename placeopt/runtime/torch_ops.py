@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,17 +85,11 @@ def _rotate(o: Options, x: Tensor) -> Tensor:
 
 
 def _sum(o: Options, *parts: Tensor) -> Tensor:
-    out = parts[0].clone()
-    for part in parts[1:]:
-        out += part
-    return out
+    return reduce(operator.iadd, parts[1:], parts[0].clone())
 
 
 def _maximum(o: Options, *parts: Tensor) -> Tensor:
-    out = parts[0].clone()
-    for part in parts[1:]:
-        out = torch.maximum(out, part)
-    return out
+    return reduce(torch.maximum, parts[1:], parts[0].clone())
 
 
 def _over_rows(o: Options, x: Tensor) -> Tensor:

@@ -39,10 +39,15 @@ if TYPE_CHECKING:
 
 
 class ChainSearch(SearchSolver):
-    """What searches for chains of stages share: the best pipeline along a few orders comes first."""
+    """What searches for chains of stages share: the best pipeline along a few orders comes first.
+
+    Attributes
+    ----------
+    orders : topological orders that are tried, an option of every subclass.
+    """
 
     kernels: ClassVar[tuple[str, ...]] = ("period-dp",)
-    orders: int  # an option of every subclass
+    orders: int
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Keep the best pipeline along the tried orders, then go on from it."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner, uncounted
+from placeopt.model.union_find import number_sets
 from placeopt.model.union_find import root as find_root
 
 if TYPE_CHECKING:
@@ -55,14 +56,8 @@ class OpEdges(NamedTuple):
 @inner
 def _numbered(parent: Ints) -> Ints:
     """Cluster of each unit, numbered from 0 by first unit."""
-    cluster = np.full(len(parent), -1, np.int64)
-    count = 0
-    for unit in range(len(parent)):
-        root = find_root(parent, unit)
-        if cluster[root] < 0:
-            cluster[root] = count
-            count += 1
-        cluster[unit] = cluster[root]
+    cluster = np.empty(len(parent), np.int64)
+    number_sets(parent, cluster)
     return cluster
 
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.compiled import entry, inlined, inner, uncounted
+from placeopt.model.compiled import entry, inlined, uncounted
 from placeopt.model.heaps import pop, push
-from placeopt.solvers.heuristics.insertion_kernels import FAR, NONE, ListSchedule
+from placeopt.solvers.heuristics.idle_gaps import FAR, NONE
+from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
+from placeopt.solvers.heuristics.unit_reservation import fits, reserve, roomiest, settle
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,46 +28,6 @@ if TYPE_CHECKING:
 
 BOTTOM = np.int64(0)
 """Where a heap begins in its array."""
-
-# --- shared by the schedulers ----------------------------------------------------------------------------
-
-
-@inner
-def _reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
-    """Return (device of each unit or -1, free bytes of each device) with the pinned units charged."""
-    home = pinned.copy()
-    free = units.capacity.copy()
-    for unit in range(len(home)):
-        if home[unit] >= 0:
-            free[home[unit]] -= units.bytes[unit]
-    return home, free
-
-
-@inlined
-def _fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
-    """Whether `unit` is on `device` or may still go there."""
-    if home[unit] >= 0:
-        return bool(home[unit] == device)
-    return bool(units.allowed[unit, device] and units.bytes[unit] <= free[device])
-
-
-@uncounted
-def _roomiest(units: Units, free: Ints, unit: int) -> int:
-    """Device for a unit that fits nowhere: the compatible one with the most bytes left; repaired later."""
-    best = -1
-    for device in range(len(free)):
-        if units.allowed[unit, device] and (best < 0 or free[device] > free[best]):
-            best = device
-    return best
-
-
-@inlined
-def _settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> None:
-    """Reserve the whole of `unit` on `device` at its first member."""
-    if home[unit] < 0:
-        home[unit] = device
-        free[device] -= units.bytes[unit]
-
 
 @inlined
 def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, device: int) -> int:
@@ -141,7 +103,7 @@ def _earliest_pair(units: Units, order: Ints, s: TimeSchedule) -> tuple[int, int
 @inlined
 def _may_start(units: Units, s: TimeSchedule, op: int, device: int) -> bool:
     """Whether an op is still to be scheduled and fits on the device."""
-    return bool(s.device[op] < 0 and _fits(units, s.home, s.free, units.unit[op], device))
+    return bool(s.device[op] < 0 and fits(units, s.home, s.free, units.unit[op], device))
 
 
 @uncounted
@@ -172,9 +134,9 @@ def _schedule_ops_by_time(
                 if s.missing[candidate] == 0 and s.device[candidate] < 0:
                     op = candidate
                     break
-            device = _roomiest(units, s.free, units.unit[op])
+            device = roomiest(units, s.free, units.unit[op])
             begin = max(s.open_at[device], _data_ready(graph, costs, s.device, s.finish, op, device))
-        _settle(units, s.home, s.free, units.unit[op], device)
+        settle(units, s.home, s.free, units.unit[op], device)
         s.device[op], s.start[op], s.finish[op] = device, begin, begin + costs.compute[op, device]
         s.open_at[device] = s.finish[op]
         for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
@@ -194,7 +156,7 @@ def schedule_by_time(graph: GraphArrays, costs: CostArrays, units: Units, positi
     textbook scan of all ready ops and devices at every step.
     """
     n, k = costs.compute.shape
-    home, free = _reserve(units, pinned)
+    home, free = reserve(units, pinned)
     order, missing = np.empty(n, np.int64), np.empty(n, np.int64)
     for op in range(n):
         order[position[op]] = op
@@ -230,7 +192,7 @@ def _earliest_wakeful_pair(
     for slot in range(len(ready)):
         op = ready[slot]
         for device in range(len(free)):
-            if costs.compute[op, device] < 0 or not _fits(units, home, free, units.unit[op], device):
+            if costs.compute[op, device] < 0 or not fits(units, home, free, units.unit[op], device):
                 continue
             begin = max(state.open_at[device], state.data_ready[op, device])
             child = state.awaited[device]
@@ -266,7 +228,7 @@ def schedule_with_favourites(
     """
     n, k = costs.compute.shape
     start, finish = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    home, free = _reserve(units, pinned)
+    home, free = reserve(units, pinned)
     waiting = graph.predecessors.pointer[1:] - graph.predecessors.pointer[:-1]
     state = Favourites(
         np.full(n, -1, np.int64), np.zeros(k, np.int64), np.full(k, -1, np.int64), np.zeros(k, np.int64),
@@ -285,17 +247,17 @@ def schedule_with_favourites(
         if slot < 0:  # every ready op found its devices full: take the first one all the same
             overflow = True
             slot = np.argmin(position[ready[:count]])
-            device = _roomiest(units, free, units.unit[ready[slot]])
+            device = roomiest(units, free, units.unit[ready[slot]])
             begin = max(open_at[device], state.data_ready[ready[slot], device])
         op = ready[slot]
         ready[slot] = ready[count - 1]
         count -= 1
-        _settle(units, home, free, units.unit[op], device)
+        settle(units, home, free, units.unit[op], device)
         device_of[op], start[op], finish[op] = device, begin, begin + costs.compute[op, device]
         open_at[device] = finish[op]
         child = favourite[op]
         state.awaited[device] = -1
-        if child >= 0 and device_of[child] < 0 and _fits(units, home, free, units.unit[child], device):
+        if child >= 0 and device_of[child] < 0 and fits(units, home, free, units.unit[child], device):
             state.awaited[device] = child
             state.awake_until[device] = finish[op] + _slowest_way(graph, costs, op, child, device)
         for e in range(graph.successors.pointer[op], graph.successors.pointer[op + 1]):
@@ -324,7 +286,7 @@ def schedule_earliest_start(
     n, k = costs.compute.shape
     device_of = np.full(n, -1, np.int64)
     start, finish = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    home, free = _reserve(units, pinned)
+    home, free = reserve(units, pinned)
     open_at = np.zeros(k, np.int64)
     overflow = False
     for op in sequence:
@@ -332,16 +294,16 @@ def schedule_earliest_start(
         best_device, best_start = -1, np.int64(FAR)
         for offset in range(k):
             device = (turn[op] + offset) % k
-            if not _fits(units, home, free, unit, device):
+            if not fits(units, home, free, unit, device):
                 continue
             begin = max(open_at[device], _data_ready(graph, costs, device_of, finish, op, device))
             if begin < best_start:
                 best_device, best_start = device, begin
         if best_device < 0:
             overflow = True
-            best_device = _roomiest(units, free, unit)
+            best_device = roomiest(units, free, unit)
             best_start = max(open_at[best_device], _data_ready(graph, costs, device_of, finish, op, best_device))
-        _settle(units, home, free, unit, best_device)
+        settle(units, home, free, unit, best_device)
         device_of[op], start[op] = best_device, best_start
         finish[op] = best_start + costs.compute[op, best_device]
         open_at[best_device] = finish[op]

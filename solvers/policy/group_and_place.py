@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from placeopt.model.random_bits import split_uniform
+from placeopt.model.union_find import number_sets
 from placeopt.model.union_find import root as find_root
 
 if TYPE_CHECKING:
@@ -125,21 +126,6 @@ def _merge_units(graph: GroupingGraph, parent: Ints) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _number(parent: Ints, label: Ints) -> int:
-    """Number the sets 0, 1, ... by their first op; return how many there are."""
-    n = parent.shape[0]
-    count = 0
-    seen = np.full(n, -1, np.int64)
-    for v in range(n):
-        root = find_root(parent, v)
-        if seen[root] < 0:
-            seen[root] = count
-            count += 1
-        label[v] = seen[root]
-    return count
-
-
-@njit(cache=True, nogil=True)
 def _draw(score: Floats, count: int, how: Sampling) -> int:
     """Turn scores[:count] into probabilities in place and pick one; -inf is never picked."""
     top = -np.inf
@@ -195,7 +181,7 @@ def parse(graph: GroupingGraph, parser: Parser, how: Sampling, label: Ints, grad
                 if residual.shape[0] > 0:
                     residual[e] += d
     _merge_units(graph, parent)
-    return _number(parent, label)
+    return number_sets(parent, label)
 
 
 @njit(cache=True, nogil=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, uncounted
 from placeopt.model.random_bits import below, uniform
+from placeopt.solvers.search.random_neighbour import random_neighbour
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,18 +31,6 @@ class Candidate(NamedTuple):
     random: NDArray[np.int64]  # (3,) generator state
     queue: NDArray[np.int64]  # (num_ops,) ops to visit
     seen: NDArray[np.bool_]  # (num_ops,)
-
-
-@uncounted
-def _neighbour(g, s, op):
-    """Return a random op that shares a tensor with `op`, -1 if there is none."""
-    ins, outs = g.predecessors, g.successors
-    first, count = ins.pointer[op], ins.pointer[op + 1] - ins.pointer[op]
-    total = count + outs.pointer[op + 1] - outs.pointer[op]
-    if total == 0:
-        return -1
-    pick = below(s, total)
-    return ins.op[first + pick] if pick < count else outs.op[outs.pointer[op] + pick - count]
 
 
 @uncounted
@@ -83,7 +72,7 @@ def _spread(g, c, op, d, room, together):
     home, queue, seen = c.home, c.queue, c.seen
     origin = home[g.units.unit[op]]
     threshold = 0
-    other = _neighbour(g, c.random, op)
+    other = random_neighbour(g, c.random, op)
     if other >= 0 and uniform(c.random) < 0.7:
         threshold = _weight_between(g, op, other)  # edges lighter than a random one of the first op are not followed
     queue[0] = op
@@ -146,7 +135,7 @@ def _move(g, c, op, pick):
     unit = g.units.unit[op]
     origin = c.home[unit]
     d = (origin + 1 + below(s, k - 1)) % k
-    neighbour = _neighbour(g, s, op)
+    neighbour = random_neighbour(g, s, op)
     if neighbour >= 0 and uniform(s) < 0.5 and c.home[g.units.unit[neighbour]] != origin:
         d = c.home[g.units.unit[neighbour]]
     if pick < 0.45:

@@ -1,12 +1,7 @@
 """Compiled simulated annealing on (device, sequence): moves, and an incremental exact evaluation.
 
-A sequence is a topological order. It is *decoded* by the serial schedule generation scheme: op by op, each starts
-on its device as early as its inputs allow, in a gap between the ops there if one is long enough. The schedules
-reachable are the active ones of the devices, which contain an optimal one; those of `priority` execution (never
-idle) need not. Executed as `planned`, ranked by start, such a schedule reproduces itself where transfers do not
-contend. (Kolisch, Serial and parallel resource-constrained project scheduling methods revisited, 1996.)
-
-A proposal changes the device or the place in the sequence of some ops. Two things make its value cheap, both exact:
+A sequence is a topological order; `walk_decoding` says which schedule it is. A proposal changes the device or the place in
+the sequence of some ops. Two things make its value cheap, both exact:
 
 - Nothing changes for the ops before the first changed one in the sequence: only the rest is decoded again.
 - The acceptance test is drawn before the evaluation, as a limit on the makespan; decoding is given up as soon as
@@ -17,8 +12,6 @@ that never overflows, so that the walk is the same with and without compilation.
 
 References
 ----------
-R. Kolisch, "Serial and parallel resource-constrained project scheduling methods revisited", European Journal of Operational
-Research 90, 1996.
 P. L'Ecuyer, "Maximally equidistributed combined Tausworthe generators", Mathematics of Computation 65, 1996.
 """
 
@@ -30,14 +23,13 @@ import numpy as np
 
 from placeopt.model.compiled import uncounted, uncounted_entry
 from placeopt.model.random_bits import below, uniform
+from placeopt.solvers.search.random_neighbour import random_neighbour
+from placeopt.solvers.search.walk_decoding import REJECTED, adopt, decode, update_tails
 from placeopt.solvers.search.walk_state import NEVER
 
 # Typed, for a plain number is a type of its own to numba, and a kernel that takes it is compiled once more.
 NONE, START, UNLIMITED = np.array([0, 0, NEVER])
 """An empty proposal, the first place in the sequence, no limit on the makespan."""
-
-REJECTED = -1
-"""Value of a decoding that was given up because the limit is passed."""
 
 MOVES = ("reassign", "join", "swap", "cluster", "gather", "exchange", "window", "critical", "reorder", "overtake")
 """Names of the moves, in the order of their weights."""
@@ -46,103 +38,6 @@ REASSIGN, JOIN, SWAP, CLUSTER, GATHER, EXCHANGE, WINDOW, CRITICAL, REORDER, OVER
 
 METROPOLIS, THRESHOLD, RECORD = range(3)
 """Rules of acceptance; see `cooling`."""
-
-
-# --- decoding --------------------------------------------------------------------------------------------
-
-
-@uncounted
-def _update_tails(g, w, last):
-    """Longest path from the start of each op to the end, for the ops at positions `last` and before."""
-    for i in range(last, -1, -1):
-        op = w.sequence[i]
-        source = w.device[op]
-        longest = 0
-        for e in range(g.successors.pointer[op], g.successors.pointer[op + 1]):
-            length = w.new_tail[g.successors.op[e]]
-            d = w.device[g.successors.op[e]]
-            if d != source:
-                length += g.transfer[g.successors.tensor[e], g.link_class[source, d]]
-            longest = max(longest, length)
-        w.new_tail[op] = longest + g.compute[op, source]
-
-
-@uncounted
-def decode(g, w, first, limit):
-    """Schedule the ops from position `first` on; return the makespan, REJECTED once it must exceed `limit`.
-
-    The ops before keep the start they have in the current schedule. Needs `w.new_tail`; fills `w.new_start`,
-    `w.new_finish` and `w.new_table`.
-    """
-    n, k = g.compute.shape
-    device, start, finish = w.device, w.new_start, w.new_finish
-    makespan = 0
-    for d in range(k):
-        kept = 0
-        row = w.new_table[d]
-        for i in range(w.held[d]):
-            op = w.table[d, i]
-            if w.position[op] < first:
-                row[kept] = op
-                kept += 1
-        w.new_held[d] = kept
-        if kept > 0:
-            makespan = max(makespan, finish[row[kept - 1]])
-    for i in range(first, n):
-        op = w.sequence[i]
-        d = device[op]
-        time = 0
-        for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
-            p = g.predecessors.op[e]
-            arrival = finish[p]
-            if device[p] != d:
-                arrival += g.transfer[g.predecessors.tensor[e], g.link_class[device[p], d]]
-            time = max(time, arrival)
-        row = w.new_table[d]
-        size = w.new_held[d]
-        cost = g.compute[op, d]
-        at = size
-        while at > 0 and finish[row[at - 1]] > time:
-            at -= 1
-        while at < size and time + cost > start[row[at]]:
-            time = max(time, finish[row[at]])
-            at += 1
-        if time + w.new_tail[op] > limit:
-            return REJECTED
-        for j in range(size, at, -1):
-            row[j] = row[j - 1]
-        row[at] = op
-        w.new_held[d] = size + 1
-        start[op] = time
-        finish[op] = time + cost
-        makespan = max(makespan, time + cost)
-    return makespan
-
-
-@uncounted
-def _adopt(g, w, first, value):
-    """Make the schedule just decoded the current one."""
-    n = w.sequence.shape[0]
-    for i in range(first, n):
-        op = w.sequence[i]
-        w.start[op] = w.new_start[op]
-        w.finish[op] = w.new_finish[op]
-    for op in range(n):
-        w.tail[op] = w.new_tail[op]
-    for d in range(w.held.shape[0]):
-        w.held[d] = w.new_held[d]
-        previous = -1
-        for i in range(w.held[d]):
-            op = w.new_table[d, i]
-            w.table[d, i] = op
-            w.before[op] = previous
-            previous = op
-    w.value[0] = value
-    if value < w.value[1]:
-        w.value[1] = value
-        for i in range(n):
-            w.best_device[i] = w.device[i]
-            w.best_sequence[i] = w.sequence[i]
 
 
 @uncounted_entry
@@ -161,8 +56,8 @@ def settle(g, w):
         w.used[w.home[unit]] += g.units.bytes[unit]
         w.unit_mark[unit] = 0
     w.stamp[0] = 0
-    _update_tails(g, w, n - 1)
-    _adopt(g, w, START, decode(g, w, START, UNLIMITED))
+    update_tails(g, w, n - 1)
+    adopt(g, w, START, decode(g, w, START, UNLIMITED))
 
 
 # --- moves -----------------------------------------------------------------------------------------------
@@ -177,18 +72,6 @@ def _add(g, w, count, unit, d):
     w.unit_list[count] = unit
     w.unit_to[count] = d
     return count + 1
-
-
-@uncounted
-def _neighbour(g, w, op):
-    """Return a random op that shares a tensor with `op`, -1 if there is none."""
-    ins, outs = g.predecessors, g.successors
-    first, count = ins.pointer[op], ins.pointer[op + 1] - ins.pointer[op]
-    total = count + outs.pointer[op + 1] - outs.pointer[op]
-    if total == 0:
-        return -1
-    pick = below(w.random, total)
-    return ins.op[first + pick] if pick < count else outs.op[outs.pointer[op] + pick - count]
 
 
 @uncounted
@@ -350,7 +233,7 @@ def _overtake(g, w, op):
 def _choose_cluster(g, w, move, op):
     """Return (op at the centre, device it goes to, ops to visit, whether only its device's, op that goes back or -1)."""
     n, d = g.compute.shape[0], w.device[op]
-    neighbour = _neighbour(g, w, op)
+    neighbour = random_neighbour(g, w.random, op)
     to, room, together, back = _other_device(g, w, d), 1, True, -1
     if move == SWAP:
         back = below(w.random, n)
@@ -499,7 +382,7 @@ def anneal(g, w, leg, tally):
             if w.used[d] > g.units.capacity[d] or w.load[d] > limit:
                 value = REJECTED
         if value != REJECTED:
-            _update_tails(g, w, last)
+            update_tails(g, w, last)
             value = decode(g, w, first, limit)
             if value == REJECTED:
                 for i in range(w.device.shape[0]):
@@ -512,5 +395,5 @@ def anneal(g, w, leg, tally):
         tally[move, 1] += 1
         if value < w.value[1]:
             tally[move, 2] += 1
-        _adopt(g, w, first, value)
+        adopt(g, w, first, value)
     return leg.steps

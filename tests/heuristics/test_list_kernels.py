@@ -12,7 +12,7 @@ from random_problems import random_problem
 
 from placeopt.makespan.evaluate import evaluate
 from placeopt.model.problem import PlacementProblem
-from placeopt.solvers.heuristics import insertion_kernels, ranks
+from placeopt.solvers.heuristics import idle_gaps, ranks
 from placeopt.solvers.heuristics.baechi import favourite_children, greedy_children
 from placeopt.solvers.heuristics.context import Context
 from placeopt.solvers.heuristics.list_scheduling import cpop_plan, etf_plan, heft_plan, peft_plan
@@ -90,8 +90,8 @@ def test_heft_equals_plain_python_where_gaps_are_many(monkeypatch):
     Interpreted, leaves and nodes are so small that all of them are divided again and again.
     """
     if numba.config.DISABLE_JIT:
-        monkeypatch.setattr(insertion_kernels, "WIDTH", 2)
-        monkeypatch.setattr(insertion_kernels, "BRANCHES", 2)
+        monkeypatch.setattr(idle_gaps, "WIDTH", 2)
+        monkeypatch.setattr(idle_gaps, "BRANCHES", 2)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         compute = rng.integers(0, 60, (400, 3)) * (rng.random((400, 1)) < 0.9)

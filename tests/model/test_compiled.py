@@ -1,7 +1,8 @@
-"""Signals while kernels pack their results: numba looks for no exception there, and crashed."""
+"""How kernels are compiled: signals while they pack their results, and caches that notice edits of other files."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -63,3 +64,24 @@ def test_a_signal_while_a_kernel_is_compiled_and_packs_for_the_first_time_is_one
         assert run.stderr.strip() == "placeopt: error: interrupted"
     else:
         assert (run.returncode, run.stdout.strip()) == (0, "12"), run.stderr
+
+
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"), reason="looks at compiled kernels")
+def test_a_kernel_is_compiled_again_when_what_it_calls_in_other_files_changes(tmp_path):
+    """Edits of a file reach the callers in a second and a third one, whose own files are as they were."""
+    (tmp_path / "far.py").write_text("from placeopt.model.compiled import inner\n@inner\ndef step(x):\n    return x + 1\n")
+    (tmp_path / "near.py").write_text(
+        "from placeopt.model.compiled import inlined\nfrom far import step\n@inlined\ndef twice(x):\n    return step(step(x))\n"
+    )
+    (tmp_path / "caller.py").write_text(
+        "from placeopt.model.compiled import entry\nfrom near import twice\n@entry\ndef run(x):\n    return twice(x)\n"
+    )
+    program = "from caller import run; print(run(1), sum(run.stats.cache_hits.values()))"
+
+    def result() -> str:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+        return done.stdout.strip()
+
+    assert [result(), result()] == ["3 0", "3 1"]
+    (tmp_path / "far.py").write_text((tmp_path / "far.py").read_text().replace("x + 1", "x + 5"))
+    assert [result(), result()] == ["11 0", "11 1"]

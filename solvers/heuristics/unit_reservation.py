@@ -1,0 +1,58 @@
+"""How list schedulers keep to memory: a whole unit of ops is reserved on the device of its first member.
+
+Compiled into the schedulers of `insertion_kernels` and `time_kernels`.
+"""
+
+# mypy: disable-error-code="assignment, return-value, no-any-return"
+# (a jitted integer is an int64 or an int alike, which the type checker cannot know)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from placeopt.model.compiled import inlined, inner, uncounted
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from placeopt.model.units import Units
+
+    Ints = NDArray[np.int64]
+
+
+@inner
+def reserve(units: Units, pinned: Ints) -> tuple[Ints, Ints]:
+    """Return (device of each unit or -1, free bytes of each device) with the pinned units charged."""
+    home = pinned.copy()
+    free = units.capacity.copy()
+    for unit in range(len(home)):
+        if home[unit] >= 0:
+            free[home[unit]] -= units.bytes[unit]
+    return home, free
+
+
+@inlined
+def fits(units: Units, home: Ints, free: Ints, unit: int, device: int) -> bool:
+    """Whether `unit` is on `device` or may still go there."""
+    if home[unit] >= 0:
+        return bool(home[unit] == device)
+    return bool(units.allowed[unit, device] and units.bytes[unit] <= free[device])
+
+
+@uncounted
+def roomiest(units: Units, free: Ints, unit: int) -> int:
+    """Device for a unit that fits nowhere: the compatible one with the most bytes left; repaired later."""
+    best = -1
+    for device in range(len(free)):
+        if units.allowed[unit, device] and (best < 0 or free[device] > free[best]):
+            best = device
+    return best
+
+
+@inlined
+def settle(units: Units, home: Ints, free: Ints, unit: int, device: int) -> None:
+    """Reserve the whole of `unit` on `device` at its first member."""
+    if home[unit] < 0:
+        home[unit] = device
+        free[device] -= units.bytes[unit]
