@@ -132,6 +132,13 @@ def period_search() -> None:
     )  # fmt: skip
 
 
+def period_columns() -> None:
+    """Prove a bound by the sets of one device."""
+    from placeopt.period.bounds.columns import column_bound
+
+    column_bound(small_problem("period"), 0, None, 60.0)
+
+
 def policies() -> None:
     """Learn a little with every policy."""
     for name in ("dual-policy", "graph-parsing", "grouper-placer"):

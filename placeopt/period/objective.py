@@ -25,6 +25,7 @@ class Period(SteadyObjective):
     comparison: ClassVar[tuple[str, ...]] = ("linear-dp", "ideal-dp")
     prover: ClassVar[str] = "cp-sat"
     kernels: ClassVar[tuple[str, ...]] = ("period", "ranks")
+    bound_kernels: ClassVar[tuple[str, ...]] = ("period-columns",)
     bound_methods: ClassVar[tuple[str, ...]] = ("load", "op", "pigeonhole", "area", "columns")
 
     def evaluate_batch(

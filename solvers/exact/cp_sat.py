@@ -45,7 +45,8 @@ class CpSat(SearchSolver):
 
     name: ClassVar[str] = "cp-sat"
     watched_from: ClassVar[int] = 4000  # building the model takes its time
-    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "bounds", "period-dp", "period-search")
+    kernels: ClassVar[tuple[str, ...]] = ("ranks", "lists", "lists-by-time", "clusterings", "bounds", "period-dp", "period-search",
+                                           "period-columns")
 
     def search(self, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
         """Search for the best placement and prove it."""

@@ -12,6 +12,9 @@ It is cured by a root: some node of S has the largest price in S. With that node
 out the relaxation is tight, and most roots need one linear program. Only sets above the threshold
 (sum p - others) / n_g matter, so every subproblem is a yes-or-no question.
 
+Where the sets of a device are paths through a small graph (graphs of neural networks are long and thin), column generation is
+exact and much faster: see `placeopt.period.bounds.covering`. What follows is for the others, and for tight memory.
+
 The linear and integer programs are solved in floating point, with every threshold lowered by 1e-5 of its value and
 every limit raised by as much; they only say which prices to try. What they refute counts once CP-SAT has refuted it
 with integer prices, without a margin.
@@ -26,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.interruptible import solve_interruptibly
+from placeopt.period.bounds.covering import cover_bound
 from placeopt.period.contracted import contract
 
 if TYPE_CHECKING:
@@ -46,9 +50,14 @@ _MAX_NODES = 1500
 
 def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
     """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known placement."""
-    model = contract(problem, contiguity="none", limit=upper)
+    model, deadline = contract(problem, contiguity="none", limit=upper), time.perf_counter() + seconds
     most = int(model.smallest_times.sum()) + 1 if upper is None else upper
-    return ColumnBound(model, time.perf_counter() + seconds).raise_from(lower, max(lower, most))
+    cover = cover_bound(model, deadline)
+    if cover is not None:
+        lower = cover.raise_from(lower, max(lower, most))
+        if lower >= most or cover.fits_memory():
+            return lower
+    return ColumnBound(model, deadline).raise_from(lower, max(lower, most))
 
 
 class _OutOfTimeError(Exception):

@@ -1,0 +1,231 @@
+"""Prices for `columns` where the sets of a device are paths through a small graph: column generation, whole and in integers.
+
+Suppose some placement has period at most T. Of the sets that one device of type g may hold within T (the most numerous
+type that pays transfers) at most n_g are used, and each other type h holds shares of nodes of at most n_h T ticks. So
+
+    min sum_S x_S   subject to   sum_{S with v} x_S + sum_h y[v, h] >= 1,   sum_v compute[v, h] y[v, h] <= n_h T,   y <= 1
+
+is at most n_g. Its dual values are the prices that refute T best. They are found with the sets known so far, and the next
+set is the dearest one under them (`placeopt.period.bounds.set_prices`), or under a mixture with the prices that came closest
+to a refutation, which are steadier. For integer prices p, T is refuted where no set within T has
+
+    n_g p(S) >= sum_v p_v - sum_h C_h,
+
+C_h the fractional knapsack's value of the devices of type h, rounded up. Nothing in that is rounded, whatever the linear
+program's arithmetic did. Memory is left out.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from placeopt.period.bounds.frontier import frontier_graph
+from placeopt.period.bounds.set_prices import PRICES, OutOfTimeError, SetPricer, UndecidedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.period.contracted import ContractedProblem
+
+_STEADY, _LEAST_STEADY = 0.8, 0.1  # share of the steady prices in a mixture; below the second none
+_DISJOINT, _DEAR = 3, 0.5  # further sets of a round, of nodes not in the others, and their least price relative to the first's
+_PART = 0.1  # of what is open: closer is not settled
+_FINE = 2e-5  # a bisection ends at this relative width
+_TOLERANCE = 1e-7
+
+
+def main_type(model: ContractedProblem) -> int | None:
+    """Return the most numerous type that pays transfers, None if no type does."""
+    paying = [g for g in range(model.num_types) if model.weight[:, g].any()]
+    return max(paying, key=lambda g: (int(model.type_counts[g]), -g)) if paying else None
+
+
+def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
+    """Return what refutes periods of `model` until `deadline`; None where its sets make no small graph."""
+    g = main_type(model)
+    if g is None or model.num_nodes < 2:
+        return None
+    graph = frontier_graph(model, g, deadline)
+    return None if graph is None else CoverBound(model, g, SetPricer(graph, model.largest_load, deadline))
+
+
+class Master:
+    """The linear program of the module text over the sets that are known."""
+
+    def __init__(self, model: ContractedProblem, g: int, limit: int) -> None:
+        from ortools.linear_solver import pywraplp
+
+        solver = pywraplp.Solver.CreateSolver("GLOP")
+        self._solver, self._sets = solver, set[bytes]()
+        self._rows = [solver.Constraint(1.0, solver.infinity()) for _ in range(model.num_nodes)]
+        self._goal = solver.Objective()
+        self._goal.SetMinimization()
+        for row in self._rows:  # alone: no price is above that of a device
+            self._add(1.0, solver.infinity(), [row])
+        for h, devices in enumerate(model.types):
+            ticks = model.total[:, h]
+            knapsack = solver.Constraint(-solver.infinity(), float(len(devices)))
+            for v in np.flatnonzero(model.allowed[:, h] & (ticks <= limit)).tolist() if h != g else ():
+                share = self._add(0.0, 1.0, [self._rows[v]])
+                knapsack.SetCoefficient(share, float(ticks[v]) / max(1, limit))
+
+    def _add(self, cost: float, most: float, rows: list[Any]) -> Any:
+        variable = self._solver.NumVar(0.0, most, "")
+        self._goal.SetCoefficient(variable, cost)
+        for row in rows:
+            row.SetCoefficient(variable, 1.0)
+        return variable
+
+    def add(self, members: NDArray[np.bool_]) -> bool:
+        """Add a set; False if it is known."""
+        if members.tobytes() in self._sets:
+            return False
+        self._sets.add(members.tobytes())
+        self._add(1.0, self._solver.infinity(), [self._rows[v] for v in np.flatnonzero(members).tolist()])
+        return True
+
+    def solve(self, seconds: float) -> tuple[float, NDArray[np.float64]]:
+        """Return the value and a price per node, in devices."""
+        self._solver.SetTimeLimit(max(1, int(1000 * min(seconds, 1e6))))
+        if self._solver.Solve() != self._solver.OPTIMAL:
+            raise OutOfTimeError
+        return self._goal.Value(), np.maximum(0.0, np.array([row.dual_value() for row in self._rows]))
+
+
+@dataclass
+class CoverBound:
+    """Refutes periods of one model; keeps the sets it finds between limits.
+
+    Attributes
+    ----------
+    g : type whose sets are examined. lower : best bound proved, ticks. sets : all that were found.
+    """
+
+    model: ContractedProblem
+    g: int
+    pricer: SetPricer
+    lower: int = 0
+    sets: list[NDArray[np.bool_]] = field(default_factory=list)
+
+    def raise_from(self, lower: int, upper: int) -> int:
+        """Return the largest bound up to `upper` (ticks) proved before the deadline, at least `lower`."""
+        self.lower, high, limit = lower, upper, upper - 1
+        try:
+            while high - self.lower > max(0 if high == upper else 1, int(self.lower * _FINE)):
+                if self._refutes(limit):
+                    self.lower = max(self.lower, limit + 1)
+                else:
+                    high = limit
+                limit = (self.lower + high) // 2
+        except OutOfTimeError:
+            pass
+        return self.lower
+
+    def fits_memory(self) -> bool:
+        """Whether every set that was found fits into the memory of a device, so that leaving memory out cost nothing."""
+        resident = self.model.resident
+        return all(int(resident[members].sum()) <= int(self.model.capacity[self.g]) for members in self.sets)
+
+    def _refutes(self, limit: int) -> bool:
+        """Whether column generation refutes `limit`; `lower` rises on the way."""
+        master = Master(self.model, self.g, limit)
+        for members in self.sets:
+            if self.pricer.load(members) <= limit:
+                master.add(members)
+        steady = self.model.smallest_times / max(1.0, float(self.model.smallest_times.sum()))
+        closest, count = np.inf, len(self.model.types[self.g])
+        steady, share, improved = steady * count, _STEADY, True  # share of the steady prices
+        while True:
+            if improved:
+                value, prices = master.solve(self.pricer.deadline - time.perf_counter())
+                share = _STEADY
+                if value <= count * (1 + _TOLERANCE):
+                    return False
+            mixed = share * steady + (1 - share) * prices
+            price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
+            found, missed = self._ask(price, limit)
+            if found is None:
+                return missed == 0.0
+            if missed < closest:
+                closest, steady = missed, mixed / float(mixed[found].sum())
+                self._settle(price, limit, missed)
+            improved = self._add(master, found) and float(prices[found].sum()) > 1 + _TOLERANCE
+            if improved:
+                self._add_disjoint(master, price, limit, found)
+            elif share == 0.0:
+                return False  # floating-point arithmetic has no better prices
+            else:
+                share = share / 2 if share >= _LEAST_STEADY else 0.0
+
+    def _ask(self, price: NDArray[np.int64], limit: int) -> tuple[NDArray[np.bool_] | None, float]:
+        """Return (None, 0) if integer prices refute `limit`, (None, 1) if that is not known, else a set and how dear it is."""
+        usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
+        count = len(self.model.types[self.g])
+        pay = int(price.sum()) - sum(
+            self._knapsack(h, price, limit) for h in range(self.model.num_types) if h != self.g
+        )
+        least = -(-pay // count)
+        try:
+            found = self.pricer.dearest(price, usable, limit, max(1, least))
+        except UndecidedError:
+            return None, 1.0
+        if found is None:
+            return None, 0.0 if least > 0 else 1.0
+        return found, float(price[found].sum()) / max(1, least)
+
+    def _knapsack(self, h: int, price: NDArray[np.int64], limit: int) -> int:
+        """Return what no shares of nodes on the devices of type `h` exceed in price: r room + sum_v max(0, p_v - r ticks_v).
+
+        The ratio r is that of the node with which the dearest nodes per tick fill the room; any ratio is a bound.
+        """
+        ticks = self.model.total[:, h]
+        fits = np.flatnonzero(self.model.allowed[:, h] & (ticks <= limit))
+        room = limit * len(self.model.types[h])
+        timed = fits[ticks[fits] > 0]
+        timed = timed[np.argsort(-price[timed] / ticks[timed], kind="stable")]
+        full = int(np.searchsorted(np.cumsum(ticks[timed]), room))
+        if full == len(timed):
+            return int(price[fits].sum())
+        top, bottom = int(price[timed[full]]), int(ticks[timed[full]])
+        over = sum(max(0, p * bottom - top * t) for p, t in zip(price[fits].tolist(), ticks[fits].tolist(), strict=True))
+        return -(-(top * room + over) // bottom)
+
+    def _settle(self, price: NDArray[np.int64], limit: int, missed: float) -> None:
+        """Raise `lower` as far as these prices, which miss refuting `limit` by the factor `missed`, go."""
+        high = int(limit / max(1.0, missed)) + 1
+        part = max(1, int(_PART * (limit - self.lower)))
+        while high - self.lower > part:
+            middle = (self.lower + high + 1) // 2
+            found, short = self._ask(price, middle - 1)
+            if found is None and short == 0.0:
+                self.lower = middle
+            else:
+                high = middle - 1
+
+    def _add_disjoint(
+        self, master: Master, price: NDArray[np.int64], limit: int, found: NDArray[np.bool_]
+    ) -> None:
+        """Add dear sets of other nodes than the last one: a linear program over few sets has wild prices."""
+        usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
+        least = int(_DEAR * int(price[found].sum()))
+        for _ in range(_DISJOINT):
+            usable = usable & ~found
+            try:
+                other = self.pricer.dearest(np.where(usable, price, 0), usable, limit, least, quick=True)
+            except UndecidedError:
+                return
+            if other is None:
+                return
+            self._add(master, other)
+            found = other
+
+    def _add(self, master: Master, members: NDArray[np.bool_]) -> bool:
+        """Add a set; False if it is known."""
+        if not master.add(members):
+            return False
+        self.sets.append(members)
+        return True

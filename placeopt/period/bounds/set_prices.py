@@ -1,0 +1,282 @@
+"""The dearest set of nodes that one device may hold within a limit on its load: labels on the frontier's graph.
+
+A label of a state is a pair (load, price) of some set among the nodes decided so far. A label with a larger load and no
+larger price than another one of its state leads nowhere that the other one does not. With multipliers lambda, the
+most that can still be added to a label is h_lambda(state) + lambda (limit - load), where h_lambda(state) is the largest
+price - lambda load of what remains: a longest path, the same for all labels. Labels that cannot reach the price asked for go.
+
+What is left may still be many, so loads fall into buckets. Where labels share a bucket either the dearer one
+stays (then every label is a set, but the dearest may be lost), or a label of the smallest load and the largest price
+takes their place (then none is lost, and an answer "none" is a proof). Prices and loads are integers: nothing is rounded.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.model.compiled import inlined, uncounted_entry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.period.bounds.frontier import FrontierGraph
+
+PRICES = 1 << 40
+"""Sum of the integer prices, about: a multiplier times any load stays below 2^62."""
+
+_SEARCH_BITS, _PROOF_BITS = (8, 10), (10, 12, 14, 16)  # buckets, as powers of two, in the order in which they are tried
+_SCALES = (1.0, 0.0, 0.7, 1.4)  # multipliers whose bounds are used, relative to the best one; 0 sees the least price itself
+_HALVINGS = 45
+_LABELS, _MOST_LABELS = 1 << 18, 1 << 24
+_WORK = 2_000_000  # labels between two looks at the clock
+
+
+class OutOfTimeError(Exception):
+    """The deadline passed."""
+
+
+class UndecidedError(Exception):
+    """No set was found, but the buckets are too coarse to rule one out."""
+
+
+class Labels(NamedTuple):
+    """Labels of all states (S states, room for L labels)."""
+
+    load: NDArray[np.int64]  # (L,)
+    price: NDArray[np.int64]  # (L,)
+    origin: NDArray[np.int64]  # (L,) 2 label + (1 with the node, else 0)
+    first: NDArray[np.int64]  # (S + 1,) first label of every state
+
+
+class Buckets(NamedTuple):
+    """One label per bucket of loads, of one state."""
+
+    price: NDArray[np.int64]  # -1: empty
+    load: NDArray[np.int64]
+    origin: NDArray[np.int64]
+
+
+class Question(NamedTuple):
+    """Which sets are wanted (N nodes, M multipliers)."""
+
+    price: NDArray[np.int64]  # (N,)
+    usable: NDArray[np.bool_]  # (N,) nodes that may be held
+    limit: int  # largest load, ticks
+    least: int  # smallest price
+    multiplier: NDArray[np.int64]  # (M,) price per tick
+    rest: NDArray[np.int64]  # (M, S) h of the module text
+    shift: int  # loads that differ beyond this bit only are in different buckets
+    relaxed: bool
+
+
+@uncounted_entry
+def longest_rest(graph, price, usable, multiplier, rest):
+    """Fill rest[state] = h_multiplier(state); return the load of a longest path."""
+    layers = len(graph.order)
+    rest[graph.layer[layers]] = 0
+    for i in range(layers - 1, -1, -1):
+        v = graph.order[i]
+        for s in range(graph.layer[i], graph.layer[i + 1]):
+            best = rest[graph.target[0, s]] - multiplier * graph.ticks[0, s]
+            if usable[v]:
+                best = max(best, rest[graph.target[1, s]] + price[v] - multiplier * graph.ticks[1, s])
+            rest[s] = best
+    state = load = 0
+    for _ in range(layers):
+        held = 0
+        if rest[graph.target[0, state]] - multiplier * graph.ticks[0, state] < rest[state]:
+            held = 1
+        load += graph.ticks[held, state]
+        state = graph.target[held, state]
+    return load
+
+
+@inlined
+def _promising(ask, state, ticks, worth):
+    """Whether a label can still reach the least price, as far as the multipliers tell."""
+    for j in range(len(ask.multiplier)):
+        if worth + ask.rest[j, state] + ask.multiplier[j] * (ask.limit - ticks) < ask.least:
+            return False
+    return True
+
+
+@inlined
+def _put(ask, buckets, b, ticks, worth, origin):
+    """Put a label into its bucket."""
+    if buckets.price[b] < 0:
+        buckets.price[b], buckets.load[b], buckets.origin[b] = worth, ticks, origin
+        return
+    dearer = worth > buckets.price[b]
+    if dearer or (worth == buckets.price[b] and ticks < buckets.load[b]):
+        buckets.price[b], buckets.origin[b] = worth, origin
+        if not ask.relaxed:
+            buckets.load[b] = ticks
+    if ask.relaxed and ticks < buckets.load[b]:
+        buckets.load[b] = ticks
+
+
+@inlined
+def _keep(labels, buckets, state, low, high):
+    """Make the labels of a state from what its buckets hold, and empty them."""
+    count, top = labels.first[state], np.int64(-1)
+    for b in range(low, high + 1):
+        if buckets.price[b] > top:
+            top = buckets.price[b]
+            labels.load[count], labels.price[count], labels.origin[count] = buckets.load[b], top, buckets.origin[b]
+            count += 1
+        buckets.price[b] = -1
+    labels.first[state + 1] = count
+
+
+@uncounted_entry
+def extend_labels(graph, ask, labels, buckets, layer, work):
+    """Make the labels of the layers from `layer` on until `work` is done; return the next layer, -1 without room."""
+    while layer < len(graph.order) and work > 0:
+        v = graph.order[layer]
+        for state in range(graph.layer[layer + 1], graph.layer[layer + 2]):
+            low, high = len(buckets.price), -1
+            for e in range(graph.arc_ptr[state], graph.arc_ptr[state + 1]):
+                source, held = graph.arc[e] >> 1, graph.arc[e] & 1
+                if held == 1 and not ask.usable[v]:
+                    continue
+                for k in range(labels.first[source], labels.first[source + 1]):
+                    ticks = labels.load[k] + graph.ticks[held, source]
+                    if ticks > ask.limit:
+                        break
+                    worth = labels.price[k] + held * ask.price[v]
+                    if _promising(ask, state, ticks, worth):
+                        b = ticks >> ask.shift
+                        low, high = min(low, b), max(high, b)
+                        _put(ask, buckets, b, ticks, worth, 2 * k + held)
+                work -= labels.first[source + 1] - labels.first[source]
+            if labels.first[state] + max(0, high - low + 1) > len(labels.load):
+                return -1
+            _keep(labels, buckets, state, low, high)
+        layer += 1
+    return layer
+
+
+@dataclass
+class SetPricer:
+    """Finds dear sets of one device type; what it allocates is kept between questions.
+
+    Attributes
+    ----------
+    largest : ticks that no set takes. deadline : when it gives up (`time.perf_counter`).
+    """
+
+    graph: FrontierGraph
+    largest: int
+    deadline: float
+
+    def __post_init__(self) -> None:
+        self._make_room(_LABELS)
+        self._rest = np.zeros((len(_SCALES), int(self.graph.layer[-1])), dtype=np.int64)
+
+    def dearest(
+        self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int, *, quick: bool = False
+    ) -> NDArray[np.bool_] | None:
+        """Return a set of load at most `limit` and price at least `least`, about the dearest; None proves that there is none.
+
+        Parameters
+        ----------
+        usable : nodes that may be in the set. quick : give up where the coarsest buckets find none.
+
+        Raises
+        ------
+        UndecidedError
+            If the buckets are too coarse to tell.
+        OutOfTimeError
+            At the deadline.
+        """
+        if time.perf_counter() >= self.deadline:
+            raise OutOfTimeError
+        asked = self._question(price, usable, limit, least)
+        if asked is None:
+            return None
+        for bits in _SEARCH_BITS[:1] if quick else _SEARCH_BITS:
+            found = self._answer(asked._replace(shift=_shift(limit, bits)))
+            if found is not None:
+                return found
+        if quick:
+            raise UndecidedError
+        for bits in _PROOF_BITS:
+            for relaxed in (True, False):
+                found = self._answer(asked._replace(shift=_shift(limit, bits), relaxed=relaxed))
+                if found is None and relaxed:
+                    return None
+                if found is not None and (not relaxed or self.load(found) <= limit):
+                    return found
+            if _shift(limit, bits) == 0:
+                break
+        raise UndecidedError
+
+    def load(self, members: NDArray[np.bool_]) -> int:
+        """Ticks of a device that holds `members`."""
+        state = ticks = 0
+        for v in self.graph.order.tolist():
+            held = int(members[v])
+            ticks += int(self.graph.ticks[held, state])
+            state = int(self.graph.target[held, state])
+        return ticks
+
+    def _question(
+        self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int
+    ) -> Question | None:
+        """Choose multipliers; None if they alone rule such a set out."""
+        low, high = 0, min(4 * int(price.sum()) // max(1, limit) + 4, (1 << 60) // max(1, self.largest))
+        best, multiplier = None, 0
+        for _ in range(_HALVINGS):
+            if high - low <= 1:
+                break
+            middle = (low + high) // 2
+            load = int(longest_rest(self.graph, price, usable, middle, self._rest[0]))
+            most = int(self._rest[0, 0]) + middle * limit
+            if most < least:
+                return None
+            if best is None or most < best:
+                best, multiplier = most, middle
+            low, high = (middle, high) if load > limit else (low, middle)
+        multipliers = np.array([int(scale * multiplier) for scale in _SCALES], dtype=np.int64)
+        for i, chosen in enumerate(multipliers.tolist()):
+            longest_rest(self.graph, price, usable, chosen, self._rest[i])
+        return Question(price, usable, limit, least, multipliers, self._rest, 0, relaxed=False)
+
+    def _answer(self, ask: Question) -> NDArray[np.bool_] | None:
+        """Return the set behind the dearest label of the last state, None without one."""
+        labels = self._labels
+        labels.load[0] = labels.price[0] = labels.first[0] = 0
+        labels.first[1] = 1
+        size = (ask.limit >> ask.shift) + 1
+        buckets = Buckets(np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64))
+        layer = 0
+        while layer < len(self.graph.order):
+            if time.perf_counter() >= self.deadline:
+                raise OutOfTimeError
+            layer = int(extend_labels(self.graph, ask, labels, buckets, layer, _WORK))
+            if layer < 0:
+                if 2 * len(labels.load) > _MOST_LABELS:
+                    raise UndecidedError
+                self._make_room(2 * len(labels.load))
+                return self._answer(ask)
+        last = int(labels.first[-1]) - 1
+        if last < labels.first[-2]:
+            return None
+        members = np.zeros(len(self.graph.order), dtype=np.bool_)
+        for v in self.graph.order[::-1].tolist():
+            members[v] = labels.origin[last] & 1
+            last = int(labels.origin[last]) >> 1
+        return members
+
+    def _make_room(self, size: int) -> None:
+        load, price, origin = (np.empty(size, dtype=np.int64) for _ in range(3))
+        self._labels = Labels(load, price, origin, np.zeros(int(self.graph.layer[-1]) + 1, dtype=np.int64))
+
+
+def _shift(limit: int, bits: int) -> int:
+    return max(0, limit.bit_length() - bits)
