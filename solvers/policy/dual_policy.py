@@ -69,6 +69,9 @@ COOLER = 0.5
 APART = 0.6
 """Part of the local steps after which the best chain goes on alone."""
 
+ENDLESS = 2**53
+"""Evaluations where only time is limited."""
+
 STUCK = 0.002
 """Part of the value by which a chain must be below where it began by then, and whole episodes below the seed, to go on where
 moves may follow."""
@@ -77,7 +80,7 @@ PATIENCE = 2
 """Batches of whole episodes after which a policy that is not ahead of its seed leaves the rest of the budget to moves."""
 
 SETTLED = 0.85
-"""Part after which it goes on from the best placement met."""
+"""Part after which it goes on from the best placement met, or moves do."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class DualPolicy(LearnedPlacer):
     moves: str = option(
         "pretrained", choices=("pretrained", "untrained"), meaning="policy that draws these: the package's, or all alike"
     )
+    adapt: bool = option(True, meaning="learn on this graph how often each kind of move should come")
     hidden: int = option(8, low=0, meaning="width of the hidden layers; 0: scores are linear in the features")
     imitation: int = option(60, low=0, meaning="gradient steps of stage I")
     learn: str = option("both", choices=tuple(FROZEN), meaning="which of the two policies learns; the other stays greedy")
@@ -177,7 +181,7 @@ class DualPolicy(LearnedPlacer):
         """Place groups, take steps on whole episodes, then local ones, until the budget is spent."""
         taught = tracker.value, tracker.solution
         if self.grouped > 0 and self.measure is None and not tracker.stop():
-            Post().sample(BudgetedEvaluator(tracker), tracker.solution, policy.rng, self.grouped)
+            self._place_groups(tracker, taught[0], policy.rng)
         moving = self.moving > 0 and self.local > 0 and self.measure is None and walkable(problem)
         ahead = self._place_whole_graphs(policy, problem, tracker, taught[0], PATIENCE if moving else None)
         if not tracker.stop() and (ahead or not moving):
@@ -185,7 +189,17 @@ class DualPolicy(LearnedPlacer):
             until = 1 - self.local * self.moving if moving else 1.0
             self._walk(rewriter, self._chains(policy, problem, tracker, *taught), problem, tracker, until)
         if moving and not tracker.stop():
-            walk_on(SearchSpace(problem), self.move_policy(), tracker, policy.rng)
+            walk_on(SearchSpace(problem), self.move_policy(), tracker, policy.rng, learn=self.adapt)
+
+    def _place_groups(self, tracker: Tracker[Placement], seed: int | None, rng: np.random.Generator) -> None:
+        """Learn where groups go, and end at half of the share if nothing is ahead of the seed's value by then."""
+        search = Post().sampling(BudgetedEvaluator(tracker), tracker.solution, rng)
+        share, seconds = self.grouped / 2, tracker.seconds_left * self.grouped / 2
+        evaluations = int(min(tracker.evaluations_left, ENDLESS) * share)
+        for _ in range(2):
+            search.run(evaluations, tracker.elapsed + seconds)
+            if seed is not None and tracker.value is not None and tracker.value >= (1 - STUCK) * seed:
+                return
 
     def _place_whole_graphs(
         self, policy: Any, problem: PlacementProblem, tracker: Tracker[Placement], seed: int | None, patience: int | None
@@ -238,6 +252,8 @@ class DualPolicy(LearnedPlacer):
                 if not moved and until < 1:
                     return  # moves may lead away from where windows do not
                 chains = [min(moved or chains, key=lambda chain: chain.best)]
+            if progress > SETTLED and until < 1:
+                return  # moves begin where the best chain would go on from the best placement
             if progress > SETTLED and not settling and tracker.solution is not None and tracker.value is not None:
                 best, settling = (tracker.value, *teaching_order(problem, tracker.solution)), True
                 chains = [self._chain(learner, *best, chains[0].choice)]

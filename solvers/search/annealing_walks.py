@@ -56,7 +56,7 @@ class AnnealingWalk:
         self.space, self.acceptance = space, acceptance
         self.weigh(weights)
         self.origin = np.array(device, dtype=np.int64), np.array(sequence, dtype=np.int64)
-        self.tally = np.zeros((len(MOVES), 3), dtype=np.int64)
+        self.tally = np.zeros((len(MOVES), 4), dtype=np.int64)
         self._state = make_state(
             space.graph, random, np.asarray(device, dtype=np.int64), np.asarray(sequence, dtype=np.int64)
         )

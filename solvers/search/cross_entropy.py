@@ -71,12 +71,17 @@ class _SamplingSolver(BatchSearch):
         self, evaluator: BudgetedEvaluator, lean_on: Placement | None, rng: np.random.Generator, share: float
     ) -> None:
         """Search by the distribution for a share of what is left of the budget."""
-        tracker, space = evaluator.tracker, evaluator.space
-        count = min(space.num_units, AUTO_GROUPS) if self.groups is None else self.groups
-        labels = space.groups(count) if 0 < count < space.num_units else np.arange(space.num_units)
+        tracker = evaluator.tracker
         evaluations = max(0, int(tracker.evaluations_left * share))
         until = tracker.elapsed + tracker.seconds_left * share
-        SamplingSearch(evaluator, self.settings(tracker), labels, lean_on, rng).run(evaluations, until)
+        self.sampling(evaluator, lean_on, rng).run(evaluations, until)
+
+    def sampling(self, evaluator: BudgetedEvaluator, lean_on: Placement | None, rng: np.random.Generator) -> SamplingSearch:
+        """Return the search by the distribution, before its first sample."""
+        space = evaluator.space
+        count = min(space.num_units, AUTO_GROUPS) if self.groups is None else self.groups
+        labels = space.groups(count) if 0 < count < space.num_units else np.arange(space.num_units)
+        return SamplingSearch(evaluator, self.settings(evaluator.tracker), labels, lean_on, rng)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,9 @@ MOVES = ("reassign", "join", "swap", "cluster", "gather", "exchange", "window", 
 
 REASSIGN, JOIN, SWAP, CLUSTER, GATHER, EXCHANGE, WINDOW, CRITICAL, REORDER, OVERTAKE = range(10)
 
+PROPOSED, ACCEPTED, BEST, EMPTY = range(4)
+"""Columns of a walk's tally of each kind of move: proposals, and of these accepted, better than all before, without any change."""
+
 METROPOLIS, THRESHOLD, RECORD = range(3)
 """Rules of acceptance; see `cooling`."""
 
@@ -348,7 +351,7 @@ def anneal(g, w, leg, tally):
 
     Parameters
     ----------
-    tally : proposals, acceptances and improvements of the best per move, shape (len(MOVES), 3), added to.
+    tally : per move PROPOSED, ACCEPTED, BEST and EMPTY, shape (len(MOVES), 4), added to.
 
     Returns
     -------
@@ -365,11 +368,12 @@ def anneal(g, w, leg, tally):
         move = 0
         while move + 1 < leg.chance.shape[0] and leg.chance[move] <= pick:
             move += 1
-        tally[move, 0] += 1
+        tally[move, PROPOSED] += 1
         units, op, to = _propose(g, w, move)
         draw = uniform(w.random)
         at = w.position[op] if op >= 0 else 0
         if units == 0 and (op < 0 or at == to):
+            tally[move, EMPTY] += 1
             continue
         limit = _limit(leg.acceptance, w.value[0], w.value[1], temperature, draw)
         first, last = _extent(g, w, units)
@@ -392,8 +396,8 @@ def anneal(g, w, leg, tally):
                 _shift(w, op, at)
             _move_units(g, w, units)
             continue
-        tally[move, 1] += 1
+        tally[move, ACCEPTED] += 1
         if value < w.value[1]:
-            tally[move, 2] += 1
+            tally[move, BEST] += 1
         adopt(g, w, first, value)
     return leg.steps
