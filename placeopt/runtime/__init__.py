@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from placeopt.runtime.measurement import Measurement, Runtime
     from placeopt.runtime.refinement import Measured, refine
     from placeopt.runtime.serial_runtime import SerialRuntime
+    from placeopt.runtime.simulator_tuning import SimulatorTuning
     from placeopt.runtime.torch_runtime import TorchRuntime
 
 _HOMES = {
@@ -26,11 +27,13 @@ _HOMES = {
     "Measurement": "measurement",
     "Runtime": "measurement",
     "SerialRuntime": "serial_runtime",
+    "SimulatorTuning": "simulator_tuning",
     "TorchRuntime": "torch_runtime",
 }
 
 __all__ = [
-    "Calibration", "DaskRuntime", "Measured", "Measurement", "Runtime", "SerialRuntime", "TorchRuntime", "calibrate", "refine",
+    "Calibration", "DaskRuntime", "Measured", "Measurement", "Runtime", "SerialRuntime", "SimulatorTuning", "TorchRuntime",
+    "calibrate", "refine",
 ]  # fmt: skip
 
 __getattr__ = on_first_use(__name__, _HOMES)

@@ -67,6 +67,16 @@ class Calibration:
             fit = DeviceFit(replace(fit.device, launch_overhead=max(0.0, launch)), fit.report)
         return replace(self, overhead=overhead, device=fit)
 
+    def scaled(self, overhead: float = 1.0, latency: float = 1.0, bandwidth: float = 1.0) -> Calibration:
+        """Return the calibration with the engine's overhead, and the fitted link's constants, times these factors."""
+        found = self.with_overhead(self.overhead * overhead)
+        if self.link is None:
+            return found
+        link = replace(
+            self.link.link, latency=self.link.link.latency * latency, bandwidth=self.link.link.bandwidth * bandwidth
+        )
+        return replace(found, link=LinkFit(link, self.link.report))
+
     def cluster(self, mode: str = "measured") -> Cluster:
         """Return the devices with nominal constants ("none") or with fitted ones."""
         check_choice("calibration", mode, MODES)

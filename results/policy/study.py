@@ -354,8 +354,9 @@ def write_page(parts: dict[str, list[Row]], seconds: float) -> None:
         lines += [*verdicts(parts["doppler"]), ""]
     if "other_seeds" in parts:
         heads = ["graph", "seed", "shares_of_moves", "runs", "mean", "interval", "median", "best", "worst"]
+        shown = ["graph", "seed", "shares of moves", "runs", "mean", "+-", "median", "best", "worst"]
         lines += ["### On other seeds", "", "`dual-policy` on a hundred other seeds: how far ten are to be trusted.", "",
-                  *table(parts["other_seeds"], heads, ["graph", "seed", "shares of moves", "runs", "mean", "+-", *heads[6:]])]  # fmt: skip
+                  *table(parts["other_seeds"], heads, shown)]  # fmt: skip
     if "ablation" in parts:
         lines += [
             "", "## Ablation: what the policy itself finds, critical-path teacher", "",

@@ -2,13 +2,15 @@
 
     python results/real_execution/study.py            # about 7 minutes on two cores that are otherwise idle
     python results/real_execution/study.py --quick    # a trial: one round, small ops, nothing is written
+    python results/real_execution/study.py --tuning   # part 3 alone, about 6 minutes
 
 Part 1 measures about a dozen placements of each of four workloads, `rounds` times in turn, and compares the medians
 with the makespans that were simulated with nominal costs, with fitted constants and with measured op times.
 The calibration uses other placements than the comparison. Part 2 continues on the real system (stage III)
-from placements found on the simulator, and measures start and outcome again in pairs.
+from placements found on the simulator, and measures start and outcome again in pairs. Part 3 learns the simulator's constants on
+the real system, on the attention block, where it is biased, and measures the outcome in turn with every heuristic's placement.
 
-Writes comparison.csv, agreement.csv, calibration.csv, stage3.csv, agreement.png and gantt.png beside this file.
+Writes comparison.csv, agreement.csv, calibration.csv, stage3.csv, tuning.csv, agreement.png and gantt.png beside this file.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from placeopt.plotting.style import COLOURS, GREY, new_figure
 from placeopt.runtime import DaskRuntime, Measured, Measurement, refine
 from placeopt.runtime.agreement import Comparison, agreement, simulate
 from placeopt.runtime.calibration import MODES, Calibration, calibrate, learn, overheads, probes
+from placeopt.runtime.refinement import judge
 from placeopt.runtime.simulation import timeline, with_ranks
+from placeopt.runtime.simulator_tuning import Candidate, SimulatorTuning, race
 from placeopt.solvers.policy.dual_policy import DualPolicy
 from placeopt.solvers.search.annealing import Annealing
 from placeopt.solvers.search.cross_entropy import CrossEntropy, Post
@@ -52,6 +56,12 @@ QUICK = {
     "chain of matrix products": "gen:chain-mm?size=600",
     "layered random DAG": "gen:layered?layers=4&width=4&degree=1.5&ccr=0.3",
 }
+BIASED = "attention block"
+"""The workload whose best simulated placement is slower than round robin."""
+
+CONTEST = 24
+"""Executions of each placement in the contest of part 3, in turn."""
+
 HEURISTICS = ("heft", "critical-path", "edge-zeroing", "m-etf")
 OP_SECONDS = 3e-5
 """A tick of a random DAG, whose ops take about 1000 ticks: thirty nominal milliseconds of work each."""
@@ -173,6 +183,36 @@ def stage_three(
     return rows
 
 
+def tuned_simulator(
+    runtime: DaskRuntime, graph: OpGraph, learned: Calibration, tuning: SimulatorTuning, rounds: int, path: Path | None
+) -> list[dict[str, Any]]:
+    """Tune the simulator's constants on the real system; measure the outcome in turn with the heuristics' placements."""
+    others = {label: own for label, own in placements(graph, learned).items() if not label.startswith("random")}
+    began = time.perf_counter()
+    end = tuning.run(runtime, graph, learned, seed=0)
+    minutes = (time.perf_counter() - began) / 60
+    print("factors:", [round(factor, 3) for factor in end.factors], "fastest of each generation:",
+          [round(seconds, 4) for seconds in end.fastest], f"{end.executions} executions", flush=True)  # fmt: skip
+    contest = {label: Candidate(own) for label, own in {**others, "tuned simulator": end.placement}.items()}
+    race(runtime, graph, list(contest.values()), np.random.default_rng(3), (rounds,))
+    mine = np.array(contest["tuned simulator"].seconds)
+    rows = []
+    for label, candidate in contest.items():
+        row: dict[str, Any] = {"placement": label, "measured [s]": candidate.median, "executions": len(candidate.seconds),
+                               "simulated [s]": simulate(learned, graph, candidate.placement, "measured")}  # fmt: skip
+        if label != "tuned simulator":
+            ratio, interval, faster = judge(np.array(candidate.seconds), mine, 0.95)
+            row |= {"tuned / this": ratio, "low": interval[0], "high": interval[1], "faster": "yes" if faster else "no"}
+        else:
+            row |= {"overhead": end.factors[0], "latency": end.factors[1], "bandwidth": end.factors[2],
+                    "learned from": end.executions, "minutes": minutes}  # fmt: skip
+        rows.append(row)
+        print({key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}, flush=True)
+    if path is not None:
+        write_csv(path, rows, digits=4)
+    return rows
+
+
 def _median(seconds: Any) -> float:
     return float(np.median(seconds)) if len(seconds) else math.nan
 
@@ -204,29 +244,42 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--stage3", type=int, default=10, help="candidates measured in stage III; 0 leaves it out")
+    parser.add_argument("--tuning", action="store_true", help="part 3 alone")
     options = parser.parse_args()
     graphs = {name: workload(source) for name, source in (QUICK if options.quick else WORKLOADS).items()}
-    rounds = 1 if options.quick else options.rounds
+    biased = BIASED if BIASED in graphs else next(iter(graphs))
+    tuning = SimulatorTuning(generations=1, samples=4, elite=2, final=2) if options.quick else SimulatorTuning()
     began = time.perf_counter()
     with DaskRuntime(2) as runtime:
-        first = calibrate(runtime, graphs.values(), placements=1, repeat=1)
-        runs, learned = measure_all(runtime, graphs, first, rounds)
-        print("calibrated:", {key: float(f"{value:.4g}") for key, value in learned.summary().items()})
-        for name, graph in graphs.items():
-            seconds = learned.op_seconds[graph.name]
-            print(f"{name}: {graph.num_ops} ops, {seconds.sum():.2f} s of work, "
-                  f"{100 * seconds[seconds >= 5e-3].sum() / seconds.sum():.0f} % of it in ops >= 5 ms")  # fmt: skip
-        rows = compare(graphs, runs, learned)
-        for mode in MODES:
-            print(agreement(rows, mode))
-        print(f"{time.perf_counter() - began:.0f} s so far", flush=True)
-        name = next(iter(graphs))
-        if not options.quick:
-            write_part_one(graphs[name], rows, runs[name, "best simulated"], learned)
-        candidates, pairs = (6, 4) if options.quick else (options.stage3, 8)
-        if options.stage3:
-            stage_three(runtime, graphs[name], learned, candidates, pairs, None if options.quick else HERE / "stage3.csv")
+        if options.tuning:
+            learned = calibrate(runtime, [graphs[biased]])
+        else:
+            learned = agreement_and_stage_three(runtime, graphs, options)
+        path = None if options.quick else HERE / "tuning.csv"
+        tuned_simulator(runtime, graphs[biased], learned, tuning, 4 if options.quick else CONTEST, path)
     print(f"{time.perf_counter() - began:.0f} s in all")
+
+
+def agreement_and_stage_three(runtime: DaskRuntime, graphs: dict[str, OpGraph], options: argparse.Namespace) -> Calibration:
+    """Run parts 1 and 2; return the calibration."""
+    rounds = 1 if options.quick else options.rounds
+    first = calibrate(runtime, graphs.values(), placements=1, repeat=1)
+    runs, learned = measure_all(runtime, graphs, first, rounds)
+    print("calibrated:", {key: float(f"{value:.4g}") for key, value in learned.summary().items()})
+    for name, graph in graphs.items():
+        seconds = learned.op_seconds[graph.name]
+        print(f"{name}: {graph.num_ops} ops, {seconds.sum():.2f} s of work, "
+              f"{100 * seconds[seconds >= 5e-3].sum() / seconds.sum():.0f} % of it in ops >= 5 ms")  # fmt: skip
+    rows = compare(graphs, runs, learned)
+    for mode in MODES:
+        print(agreement(rows, mode))
+    name = next(iter(graphs))
+    if not options.quick:
+        write_part_one(graphs[name], rows, runs[name, "best simulated"], learned)
+    candidates, pairs = (6, 4) if options.quick else (options.stage3, 8)
+    if options.stage3:
+        stage_three(runtime, graphs[name], learned, candidates, pairs, None if options.quick else HERE / "stage3.csv")
+    return learned
 
 
 def write_part_one(graph: OpGraph, rows: list[Comparison], best: list[Measurement], learned: Calibration) -> None:
