@@ -62,6 +62,9 @@ PORTFOLIO_GRAPHS, PORTFOLIO_SECONDS = 25, 10.0
 ASKED = 0.7, 50.0
 """Share of graphs on which the policy should be better than every heuristic, and the milliseconds it may take."""
 
+USUAL = 200
+"""Ops of the graphs for which these milliseconds are meant."""
+
 KNOWN = ("best_list", "edge_zeroing", "best_heuristic", "bound")
 """Columns of zero_shot.csv that no policy changes."""
 
@@ -246,8 +249,12 @@ def page(rows: list[Row], times: list[Row], portfolio: list[Row]) -> str:
             f"{np.median([row['seeds_ms'] for row in times]):.1f} ms (median).", "",
         ]  # fmt: skip
     done = "reached" if better("pretrained") >= ASKED[0] else "not reached"
-    slow = "" if not times else ", reached on " + f"{np.mean([row['ms'] <= ASKED[1] for row in times]):.0%} of them"
-    lines += [f"Asked were {ASKED[0]:.0%}: {done}; in at most {ASKED[1]:g} ms{slow}.", ""]
+    slow = ""
+    if times:
+        usual = max(row["ms"] for row in times if row["ops"] <= USUAL)
+        within = np.mean([row["ms"] <= ASKED[1] for row in times])
+        slow = f": reached on {within:.0%} of all; of up to {USUAL} ops, {usual:.1f} ms at most"
+    lines += [f"Asked were {ASKED[0]:.0%}: {done}; in at most {ASKED[1]:g} ms for {USUAL} ops{slow}.", ""]
     if portfolio:
         some = [f"{mean(key, 'portfolio', portfolio):.3f}" for key in ("seed", "pretrained_1", f"pretrained_{SAMPLES}")]
         lines += [
