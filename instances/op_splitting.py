@@ -23,8 +23,8 @@ Element-wise ops need only their own columns of the input when cut by "output".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -116,26 +116,30 @@ def _backward_ops(name: str, index: Mapping[str, int]) -> list[str]:
     return found
 
 
-@dataclass
-class _Rows:
-    """Columns of the new graph, op by op and tensor by tensor."""
+class _Op(NamedTuple):
+    """An op of the new graph."""
 
-    names: list[str] = field(default_factory=list)
-    types: list[str] = field(default_factory=list)
-    origin: list[int] = field(default_factory=list)
-    piece: list[int] = field(default_factory=list)
-    reduction: list[bool] = field(default_factory=list)
-    flops: list[int] = field(default_factory=list)
-    moved: list[int] = field(default_factory=list)
-    resident: list[int] = field(default_factory=list)
-    parameters: list[int] = field(default_factory=list)
-    share: list[float] = field(default_factory=list)  # of the measured time
-    group: list[tuple[int, ...] | None] = field(default_factory=list)  # colocation key
-    producer: list[int] = field(default_factory=list)
-    size: list[int] = field(default_factory=list)
-    ticks: list[int] = field(default_factory=list)
-    shapes: list[tuple[int, ...]] = field(default_factory=list)
-    consumers: list[list[int]] = field(default_factory=list)
+    name: str
+    op_type: str
+    origin: int
+    piece: int
+    reduction: bool
+    flops: int
+    bytes_moved: int
+    resident: int
+    parameters: int
+    share: float  # of the measured time
+    group: tuple[int, ...] | None  # colocation key
+
+
+class _Tensor(NamedTuple):
+    """A tensor of the new graph."""
+
+    producer: int
+    size: int
+    ticks: int
+    shape: tuple[int, ...]
+    consumers: list[int]
 
 
 class _Splitter:
@@ -147,7 +151,8 @@ class _Splitter:
         for op, role in enumerate(self.role):
             if role == "grad_sum" and cut[op] == "inner":
                 count[op] = 1  # the forward output it is the gradient of is whole
-        self.rows = _Rows()
+        self.ops: list[_Op] = []
+        self.tensors: list[_Tensor] = []
         self.sources: list[list[int]] = [[] for _ in range(graph.num_ops)]  # ops that hold the output, by slice
         self.pieces: list[list[int]] = [[] for _ in range(graph.num_ops)]
         self.names = set(graph.op_names)
@@ -158,7 +163,7 @@ class _Splitter:
 
     def run(self) -> Split:
         """Create all pieces, then connect them."""
-        graph, rows = self.graph, self.rows
+        graph = self.graph
         for op in range(graph.num_ops):
             self._add_pieces(op)
         partial = [op for op in range(graph.num_ops) if self.count[op] > 1 and self._gives(op) == "partial"]
@@ -166,8 +171,8 @@ class _Splitter:
             self._add_reductions(op)
         for tensor in range(graph.num_tensors):
             self._connect(tensor)
-        return Split(graph, self._build(), np.array(rows.origin, dtype=np.int64), np.array(rows.piece, dtype=np.int64),
-                     np.array(rows.reduction, dtype=np.bool_))  # fmt: skip
+        origin, piece = (np.array([getattr(op, key) for op in self.ops], dtype=np.int64) for key in ("origin", "piece"))
+        return Split(graph, self._build(), origin, piece, np.array([op.reduction for op in self.ops], dtype=np.bool_))
 
     # --- who needs and gives what ------------------------------------------------------------------------
 
@@ -227,26 +232,25 @@ class _Splitter:
         return name
 
     def _add_pieces(self, op: int) -> None:
-        graph, rows, s, cut = self.graph, self.rows, self.count[op], self.cut[op]
+        graph, s, cut = self.graph, self.count[op], self.cut[op]
         name, resident, parameters = graph.op_names[op], int(graph.resident[op]), int(graph.parameters[op])
         whole = s == 1
         copies = cut == "batch" and not whole  # every piece has all weights
         replicated = copies and self.role[op] == "update"  # ... and does all the work on them
         group = int(graph.colocation[op])
         for i in range(s):
-            self.pieces[op].append(len(rows.names))
-            rows.names.append(name if whole else self._name(f"{name}#{i}"))
-            rows.types.append(graph.op_types[op])
-            rows.origin.append(op)
-            rows.piece.append(i)
-            rows.reduction.append(False)
-            rows.flops.append(int(graph.flops[op]) if replicated else _slice(int(graph.flops[op]), i, s))
-            rows.moved.append(int(graph.bytes_moved[op]) if replicated or whole else self._moved(op, i))
-            rows.resident.append(resident if copies else _slice(resident, i, s))
-            # copies of weights are no further parameters of the model
-            rows.parameters.append(_slice(parameters, i, s) if not copies else (0 if i else parameters))
-            rows.share.append(1.0 if replicated else 1 / s)
-            rows.group.append((group, s, i) if group >= 0 else None)
+            self.pieces[op].append(len(self.ops))
+            self.ops.append(_Op(
+                name if whole else self._name(f"{name}#{i}"),
+                graph.op_types[op], origin=op, piece=i, reduction=False,
+                flops=int(graph.flops[op]) if replicated else _slice(int(graph.flops[op]), i, s),
+                bytes_moved=int(graph.bytes_moved[op]) if replicated or whole else self._moved(op, i),
+                resident=resident if copies else _slice(resident, i, s),
+                # copies of weights are no further parameters of the model
+                parameters=_slice(parameters, i, s) if not copies else (0 if i else parameters),
+                share=1.0 if replicated else 1 / s,
+                group=(group, s, i) if group >= 0 else None,
+            ))  # fmt: skip
         self.sources[op] = self.pieces[op]
 
     def _moved(self, op: int, i: int) -> int:
@@ -265,7 +269,7 @@ class _Splitter:
 
     def _add_reductions(self, op: int) -> None:
         """Add the ops that sum slice j of the partial results of all pieces, and their input tensors."""
-        graph, rows, s = self.graph, self.rows, self.count[op]
+        graph, s = self.graph, self.count[op]
         outputs = np.flatnonzero(graph.producer == op).tolist()
         if not outputs:
             return
@@ -276,32 +280,19 @@ class _Splitter:
         self.sources[op] = []
         for j in range(s):
             part = _slice(size, j, s)
-            self.sources[op].append(len(rows.names))
-            rows.names.append(self._name(f"{graph.op_names[op]}/reduce#{j}"))
-            rows.types.append("reduce")
-            rows.origin.append(op)
-            rows.piece.append(j)
-            rows.reduction.append(True)
-            rows.flops.append((s - 1) * (part // 4) if known else 0)
-            rows.moved.append((s + 1) * part if known else 0)
-            rows.resident.append(0)
-            rows.parameters.append(0)
-            rows.share.append(0.0)
-            rows.group.append((group, s, j) if group >= 0 and self.role[op] == "wgrad" else None)
+            self.sources[op].append(len(self.ops))
+            self.ops.append(_Op(
+                self._name(f"{graph.op_names[op]}/reduce#{j}"), "reduce", origin=op, piece=j, reduction=True,
+                flops=(s - 1) * (part // 4) if known else 0, bytes_moved=(s + 1) * part if known else 0,
+                resident=0, parameters=0, share=0.0,
+                group=(group, s, j) if group >= 0 and self.role[op] == "wgrad" else None,
+            ))  # fmt: skip
         for i in self.pieces[op]:
             for j in range(s):
                 total = UNKNOWN if UNKNOWN in ticks else sum(ticks)
-                self._tensor(i, _slice(size, j, s), _scale(total, 1 / s), (), [self.sources[op][j]])
+                self.tensors.append(_Tensor(i, _slice(size, j, s), _scale(total, 1 / s), (), [self.sources[op][j]]))
 
     # --- tensors -----------------------------------------------------------------------------------------
-
-    def _tensor(self, producer: int, size: int, ticks: int, shape: tuple[int, ...], consumers: list[int]) -> None:
-        rows = self.rows
-        rows.producer.append(producer)
-        rows.size.append(size)
-        rows.ticks.append(ticks)
-        rows.shapes.append(shape)
-        rows.consumers.append(consumers)
 
     def _connect(self, tensor: int) -> None:
         """Send every slice of a tensor to those who need it."""
@@ -329,32 +320,34 @@ class _Splitter:
                 span = high - low
                 part = span * last // parts - span * first // parts
                 exact = shape if a == 1 and parts == 1 else ()
-                self._tensor(sources[i], part, _scale(ticks, (last - first) / (parts * a)), exact, consumers)
+                share = (last - first) / (parts * a)
+                self.tensors.append(_Tensor(sources[i], part, _scale(ticks, share), exact, consumers))
 
     # --- result ------------------------------------------------------------------------------------------
 
     def _build(self) -> OpGraph:
-        graph, rows = self.graph, self.rows
-        origin = np.array(rows.origin, dtype=np.int64)
+        graph, ops, tensors = self.graph, self.ops, self.tensors
+        origin = np.array([op.origin for op in ops], dtype=np.int64)
         meta = graph.meta.copy()
         fresh = np.array([op for op in range(graph.num_ops) if self.count[op] > 1 and meta[op] < 0], dtype=np.int64)
         meta[fresh] = int(meta.max()) + 1 + np.arange(len(fresh))
         keys: dict[tuple[int, ...], int] = {}
-        colocation = [-1 if key is None else keys.setdefault(key, len(keys)) for key in rows.group]
+        colocation = [-1 if op.group is None else keys.setdefault(op.group, len(keys)) for op in ops]
+        taken = {name: [getattr(op, name) for op in ops] for name in ("flops", "bytes_moved", "resident", "parameters")}
         return OpGraph.from_tensors(
-            graph.name, rows.names, zip(rows.producer, rows.size, rows.consumers, strict=True), op_types=tuple(rows.types),
-            layer=tuple(graph.layer[op] for op in rows.origin), flops=rows.flops, bytes_moved=rows.moved,
-            resident=rows.resident, parameters=rows.parameters, colocation=colocation, backward=graph.backward[origin],
-            meta=meta[origin], unshaped=graph.unshaped[origin], measured_kinds=graph.measured_kinds,
-            measured=self._measured(origin), measured_transfer=rows.ticks,
-            shapes=tuple(rows.shapes) if graph.shapes else (), tick_seconds=graph.tick_seconds,
+            graph.name, [op.name for op in ops], [(tensor.producer, tensor.size, tensor.consumers) for tensor in tensors],
+            op_types=tuple(op.op_type for op in ops), layer=tuple(graph.layer[op.origin] for op in ops), **taken,
+            colocation=colocation, backward=graph.backward[origin], meta=meta[origin], unshaped=graph.unshaped[origin],
+            measured_kinds=graph.measured_kinds, measured=self._measured(origin),
+            measured_transfer=[tensor.ticks for tensor in tensors],
+            shapes=tuple(tensor.shape for tensor in tensors) if graph.shapes else (), tick_seconds=graph.tick_seconds,
         )  # fmt: skip
 
     def _measured(self, origin: NDArray[np.int64]) -> NDArray[np.int64]:
         times: NDArray[Any] = self.graph.measured[origin]
         if not times.size:
             return times
-        scaled = round_half_up(np.maximum(times, 0) * np.array(self.rows.share)[:, None], "measured time of a piece")
+        scaled = round_half_up(np.maximum(times, 0) * np.array([op.share for op in self.ops])[:, None], "measured time of a piece")
         return np.where(times >= 0, scaled, times)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from placeopt.model.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from numpy.typing import NDArray
 
@@ -71,6 +71,10 @@ class Body:
         if not isinstance(value, bool):
             raise self.wrong(key, "true or false", value)
         return value
+
+    def each(self, read: Callable[[str], Any], *keys: str) -> dict[str, Any]:
+        """Return several entries by key, all taken in one way: `body.each(body.text, "name", "kind")`."""
+        return {key: read(key) for key in keys}
 
     def items(self, key: str) -> list[Any]:
         """Return a list."""

@@ -129,11 +129,8 @@ def _encode_cluster(cluster: Cluster) -> dict[str, Any]:
 def _decode_cluster(body: Body) -> Cluster:
     devices = tuple(
         Device(
-            name=item.text("name"),
-            kind=item.text("kind"),
-            family=item.text("family"),
-            peak_flops=item.number("peak_flops"),
-            memory_bandwidth=item.number("memory_bandwidth"),
+            **item.each(item.text, "name", "kind", "family"),
+            **item.each(item.number, "peak_flops", "memory_bandwidth"),
             memory=item.integer("memory"),
             launch_overhead=item.number("launch_overhead", 0.0),
         )

@@ -106,17 +106,12 @@ def _decode_result(body: Body) -> Result[Any]:
     if body.has("solution"):
         solution = from_dict(body.get("solution"), where=f'{body.where}: "solution"')
     fields: dict[str, Any] = dict(
-        problem=body.text("problem"),
-        solver=body.text("solver"),
+        **body.each(body.text, "problem", "solver", "bound_method", "status", "stop_reason"),
         solution=solution,
         value=_rational(body, "value") if body.has("value") else None,
         lower_bound=_rational(body, "lower_bound"),
-        bound_method=body.text("bound_method"),
-        status=body.text("status"),
-        stop_reason=body.text("stop_reason"),
-        evaluations=body.integer("evaluations"),
+        **body.each(body.integer, "evaluations", "seed"),
         runtime=body.number("runtime"),
-        seed=body.integer("seed"),
         queue=body.text("queue", ""),
         message=body.text("message", ""),
         tick_seconds=body.number("tick_seconds", 1e-9),

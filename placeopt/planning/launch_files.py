@@ -110,7 +110,8 @@ def megatron_arguments(planned: Planned) -> list[str]:
     Raises
     ------
     Refused
-        If the tensor degrees differ between stages.
+        If the tensor degrees differ between stages, or their sizes do in a way that there is no argument for: only the first
+        and the last may be shorter or longer, and none where stages are interleaved.
     """
     plan = plan_of(planned)
     stages, _, tensor = uniform_degrees(plan, "megatron")
@@ -146,7 +147,8 @@ def deepspeed_configuration(planned: Planned) -> dict[str, Any]:
     Raises
     ------
     Refused
-        If the tensor degrees differ between stages.
+        If the tensor degrees differ between stages, layers are split in another way than by tensors, or a device has
+        several stages.
     """
     plan = plan_of(planned)
     stages, data, tensor = uniform_degrees(plan, "deepspeed")

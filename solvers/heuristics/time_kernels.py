@@ -14,6 +14,7 @@ import numpy as np
 
 from placeopt.model.compiled import entry, inlined, uncounted
 from placeopt.model.heaps import pop, push
+from placeopt.solvers.heuristics.data_ready import data_ready
 from placeopt.solvers.heuristics.idle_gaps import FAR, NONE
 from placeopt.solvers.heuristics.insertion_kernels import ListSchedule
 from placeopt.solvers.heuristics.unit_reservation import fits, reserve, roomiest, settle
@@ -28,19 +29,6 @@ if TYPE_CHECKING:
 
 BOTTOM = np.int64(0)
 """Where a heap begins in its array."""
-
-@inlined
-def _data_ready(graph: GraphArrays, costs: CostArrays, device_of: Ints, finish: Ints, op: int, device: int) -> int:
-    """Time at which all inputs of `op` are on `device`, transfers never waiting for each other."""
-    ready = np.int64(0)
-    for e in range(graph.predecessors.pointer[op], graph.predecessors.pointer[op + 1]):
-        source = graph.predecessors.op[e]
-        arrival = finish[source]
-        if device_of[source] != device:
-            arrival += costs.transfer[graph.predecessors.tensor[e], costs.link_class[device_of[source], device]]
-        ready = max(ready, arrival)
-    return ready
-
 
 # --- list scheduling by time (ETF, m-ETF) ------------------------------------------------------------------
 
@@ -112,7 +100,7 @@ def _await(graph: GraphArrays, costs: CostArrays, position: Ints, s: TimeSchedul
     for device in range(len(s.open_at)):
         if costs.compute[op, device] >= 0:
             w = s.waiting
-            arrival = _data_ready(graph, costs, s.device, s.finish, op, device)
+            arrival = data_ready(graph, costs, s.device, s.finish, op, device)
             push(w.later_time[device], w.later_place[device], BOTTOM, w.later[device], arrival, position[op])
             w.later[device] += 1
 
@@ -135,7 +123,7 @@ def _schedule_ops_by_time(
                     op = candidate
                     break
             device = roomiest(units, s.free, units.unit[op])
-            begin = max(s.open_at[device], _data_ready(graph, costs, s.device, s.finish, op, device))
+            begin = max(s.open_at[device], data_ready(graph, costs, s.device, s.finish, op, device))
         settle(units, s.home, s.free, units.unit[op], device)
         s.device[op], s.start[op], s.finish[op] = device, begin, begin + costs.compute[op, device]
         s.open_at[device] = s.finish[op]
@@ -265,7 +253,7 @@ def schedule_with_favourites(
             waiting[child] -= 1
             if waiting[child] == 0:
                 for there in range(k):
-                    state.data_ready[child, there] = _data_ready(graph, costs, device_of, finish, child, there)
+                    state.data_ready[child, there] = data_ready(graph, costs, device_of, finish, child, there)
                     state.latest[child] = max(state.latest[child], state.data_ready[child, there])
                 ready[count] = child
                 count += 1
@@ -296,13 +284,13 @@ def schedule_earliest_start(
             device = (turn[op] + offset) % k
             if not fits(units, home, free, unit, device):
                 continue
-            begin = max(open_at[device], _data_ready(graph, costs, device_of, finish, op, device))
+            begin = max(open_at[device], data_ready(graph, costs, device_of, finish, op, device))
             if begin < best_start:
                 best_device, best_start = device, begin
         if best_device < 0:
             overflow = True
             best_device = roomiest(units, free, unit)
-            best_start = max(open_at[best_device], _data_ready(graph, costs, device_of, finish, op, best_device))
+            best_start = max(open_at[best_device], data_ready(graph, costs, device_of, finish, op, best_device))
         settle(units, home, free, unit, best_device)
         device_of[op], start[op] = best_device, best_start
         finish[op] = best_start + costs.compute[op, best_device]

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_json, write_text
 from placeopt.solvers.policy.episode_arrays import Plc, Sel
 from placeopt.solvers.policy.message_passing import NUM_COLUMNS
-from placeopt.version import __version__
+from placeopt.solvers.policy.policy_file import PolicyFile
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-FORMAT, VERSION = "placeopt/dual-policy", 2
 SEL_FEATURES, PLC_FEATURES = (tuple(feature.name.lower() for feature in kind) for kind in (Sel, Plc))
 HEURISTICS = ("critical-path", "eft", "scratch", "rewriting")
 SHARPNESS = 12.0
@@ -33,7 +30,7 @@ ARRAYS = ("sel", "plc", *LAYERS)
 
 
 @dataclass(frozen=True, eq=False)
-class DualPolicyModel:
+class DualPolicyModel(PolicyFile):
     """Weights of SEL and PLC, by feature name, their hidden layers, and where they come from.
 
     Attributes
@@ -42,6 +39,9 @@ class DualPolicyModel:
         comes out, shapes (features, hidden), (NUM_COLUMNS, hidden) and (hidden,). Those of PLC likewise.
     provenance : the graphs and the number of episodes the policy was trained on.
     """
+
+    format: ClassVar[str] = "placeopt/dual-policy"
+    version: ClassVar[int] = 2
 
     sel: NDArray[np.float64]  # (SEL features,)
     plc: NDArray[np.float64]  # (PLC features,)
@@ -114,10 +114,10 @@ class DualPolicyModel:
         known: dict[str, Any] = {name: arrays[name] for name in ARRAYS}
         return replace(self, **known, provenance=(*self.provenance, note))
 
-    def save(self, path: str | Path) -> Path:
-        """Write the policy as JSON; hidden layers are rounded to six digits."""
+    def content(self) -> dict[str, Any]:
+        """Return the policy as JSON; hidden layers are rounded to six digits."""
         data: dict[str, Any] = {
-            "format": FORMAT, "version": VERSION, "placeopt": __version__, "temperature": self.temperature,
+            "temperature": self.temperature,
             "normalisation": "PLC: minimum to maximum over the candidate devices; SEL: the graph's maxima",
             "sel": dict(zip(SEL_FEATURES, self.sel.tolist(), strict=True)),
             "plc": dict(zip(PLC_FEATURES, self.plc.tolist(), strict=True)),
@@ -125,22 +125,15 @@ class DualPolicyModel:
         }  # fmt: skip
         if self.hidden:
             data["layers"] = {name: _rounded(getattr(self, name)) for name in LAYERS}
-        return write_text(path, json.dumps(data, indent=1) + "\n")
+        return data
 
     @classmethod
-    def load(cls, path: str | Path) -> DualPolicyModel:
-        """Read a policy file.
-
-        Raises
-        ------
-        InputError
-            If it is not a policy file, or its features are not those of this version.
-        """
-        data = read_json(path)
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise InputError(f"policy '{path}': expected a file with \"format\": \"{FORMAT}\"")
-        if data.get("version") != VERSION:
-            raise InputError(f"policy '{path}': expected version {VERSION}, received {data.get('version')!r}")
+    def from_content(cls, data: Any, path: str | Path) -> DualPolicyModel:
+        """Return the policy of a file's JSON; see `PolicyFile`."""
+        if not isinstance(data, dict) or data.get("format") != cls.format:
+            raise InputError(f"policy '{path}': expected a file with \"format\": \"{cls.format}\"")
+        if data.get("version") != cls.version:
+            raise InputError(f"policy '{path}': expected version {cls.version}, received {data.get('version')!r}")
         layers = data.get("layers", {})
         if not isinstance(layers, dict) or (layers and sorted(layers) != sorted(LAYERS)):
             raise InputError(f"policy '{path}': \"layers\" must give each of {', '.join(LAYERS)}")

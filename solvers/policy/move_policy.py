@@ -7,18 +7,16 @@ between two values that depend on the graph likewise.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from placeopt.model.errors import InputError
-from placeopt.model.files import read_json, write_text
+from placeopt.solvers.policy.policy_file import PolicyFile
 from placeopt.solvers.search.walk_kernels import MOVES
-from placeopt.version import __version__
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from placeopt.solvers.search.search_space import SearchSpace
 
     Floats = NDArray[np.float64]
-
-FORMAT, VERSION = "placeopt/move-policy", 1
 
 WHOLE = ("one", "communication", "parallelism")
 """What is said of the whole graph: communication as a part of all time, work over the longest path and the devices."""
@@ -46,7 +42,7 @@ HOTTEST, COLDEST = 0.1, 1e-7
 
 
 @dataclass(frozen=True, eq=False)
-class MovePolicy:
+class MovePolicy(PolicyFile):
     """Weights of a policy of moves.
 
     Attributes
@@ -54,6 +50,9 @@ class MovePolicy:
     tables : of each of TABLES, an array of shape (rows, len(WHOLE)).
     provenance : what it was trained on.
     """
+
+    format: ClassVar[str] = "placeopt/move-policy"
+    version: ClassVar[int] = 1
 
     tables: dict[str, Floats]
     provenance: tuple[str, ...] = field(default=())
@@ -101,26 +100,18 @@ class MovePolicy:
         hot, cold = np.clip(np.exp(np.clip([heat, heat + cooling], -30.0, 0.0)), COLDEST, HOTTEST).tolist()
         return hot, min(hot, cold)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the policy as JSON, in six digits."""
-        data = {"format": FORMAT, "version": VERSION, "placeopt": __version__, "whole": list(WHOLE)} | {
+    def content(self) -> dict[str, Any]:
+        """Return the policy as JSON, in six digits."""
+        return {"whole": list(WHOLE)} | {
             name: {row: [float(f"{x:.6g}") for x in values] for row, values in zip(rows, self.tables[name], strict=True)}
             for name, rows in TABLES.items()
         } | {"provenance": list(self.provenance)}  # fmt: skip
-        return write_text(path, json.dumps(data, indent=1) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path) -> MovePolicy:
-        """Read a policy file.
-
-        Raises
-        ------
-        InputError
-            If it is not a policy file, or its moves are not those of this version.
-        """
-        data = read_json(path)
-        if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
-            raise InputError(f"policy '{path}': expected a file with \"format\": \"{FORMAT}\" and version {VERSION}")
+    def from_content(cls, data: Any, path: str | Path) -> MovePolicy:
+        """Return the policy of a file's JSON; see `PolicyFile`."""
+        if not isinstance(data, dict) or data.get("format") != cls.format or data.get("version") != cls.version:
+            raise InputError(f"policy '{path}': expected a file with \"format\": \"{cls.format}\" and version {cls.version}")
         tables: dict[str, Any] = {}
         for name, rows in TABLES.items():
             table = data.get(name)

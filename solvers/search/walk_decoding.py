@@ -17,6 +17,7 @@ from __future__ import annotations
 # Kernels take NamedTuples of arrays, described where those are defined.
 # mypy: disable-error-code="no-untyped-def, no-untyped-call"
 from placeopt.model.compiled import uncounted
+from placeopt.solvers.heuristics.data_ready import data_ready
 
 REJECTED = -1
 """Value of a decoding that was given up because the limit is passed."""
@@ -62,13 +63,7 @@ def decode(g, w, first, limit):
     for i in range(first, n):
         op = w.sequence[i]
         d = device[op]
-        time = 0
-        for e in range(g.predecessors.pointer[op], g.predecessors.pointer[op + 1]):
-            p = g.predecessors.op[e]
-            arrival = finish[p]
-            if device[p] != d:
-                arrival += g.transfer[g.predecessors.tensor[e], g.link_class[device[p], d]]
-            time = max(time, arrival)
+        time = data_ready(g, g, device, finish, op, d)
         row = w.new_table[d]
         size = w.new_held[d]
         cost = g.compute[op, d]
