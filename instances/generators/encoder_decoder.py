@@ -10,22 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.instances.generators.attention import (
-    Style,
-    attention,
-    dropout,
-    feed_forward,
-    gated_feed_forward,
-    layer_norm,
-    rms_norm,
-    tied_embedding,
-)
-from placeopt.instances.generators.builder import GraphBuilder, Tensor
+from placeopt.instances.generators.attention import TransformerBuilder
 from placeopt.instances.generators.table import check_sizes
 from placeopt.instances.generators.transformer import bert_stack, check_heads, make_style
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
+    from placeopt.instances.generators.builder import Tensor
     from placeopt.model.graph import OpGraph
 
 
@@ -44,18 +35,17 @@ def mt5(*, layers: int = 8, decoder_layers: int = 0, hidden: int = 512, heads: i
     """
     check_sizes(name, layers=layers, hidden=hidden, heads=heads, head_dim=head_dim, ffn=ffn, vocab=vocab, seq=seq,
                 target=target, batch=batch, dtype_bytes=dtype_bytes, decoder_layers=decoder_layers or 1)  # fmt: skip
-    style = make_style(name, detail, training)
-    b = GraphBuilder(name, dtype_bytes)
+    b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
     table: Tensor | None = None
     with b.layer("shared"):
         source = b.input(batch, seq)
         if tied:
-            x, table = tied_embedding(b, source, vocab, hidden, name="embedding")
+            x, table = b.tied_embedding(source, vocab, hidden, name="embedding")
         else:
             x = b.embedding(source, vocab, hidden, name="embedding")
     with b.layer("encoder"):
-        x = dropout(b, x, style)
-        x = _t5_stack(b, x, None, style, layers, heads, head_dim, ffn)
+        x = b.dropout(x)
+        x = _t5_stack(b, x, None, layers, heads, head_dim, ffn)
     with b.layer("decoder"):
         tokens = b.input(batch, target)
         if table is None:
@@ -63,13 +53,13 @@ def mt5(*, layers: int = 8, decoder_layers: int = 0, hidden: int = 512, heads: i
         else:
             y = b.op("embedding", (table, tokens), (batch, target, hidden), name="embedding",
                      moved=2 * batch * target * hidden * dtype_bytes)  # fmt: skip
-        y = _t5_stack(b, dropout(b, y, style), x, style, decoder_layers or layers, heads, head_dim, ffn)
+        y = _t5_stack(b, b.dropout(y), x, decoder_layers or layers, heads, head_dim, ffn)
     with b.layer("final"):
         b.linear(y, vocab, bias=False, name="head")
     return b.build()
 
 
-def _t5_stack(b: GraphBuilder, x: Tensor, memory: Tensor | None, style: Style, layers: int, heads: int,
+def _t5_stack(b: TransformerBuilder, x: Tensor, memory: Tensor | None, layers: int, heads: int,
               head_dim: int, ffn: int) -> Tensor:  # fmt: skip
     """Pre-norm layers with relative position biases; with `memory`, layers attend to the encoder too."""
     seq = x.shape[1]
@@ -77,16 +67,16 @@ def _t5_stack(b: GraphBuilder, x: Tensor, memory: Tensor | None, style: Style, l
     position = b.op("embedding", (buckets,), (1, heads, seq, seq), name="position_bias", parameters=32 * heads)
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = attention(b, rms_norm(b, x, style, "norm1"), style, heads=heads, head_dim=head_dim, bias=False,
+            y = b.attention(b.rms_norm(x, "norm1"), heads=heads, head_dim=head_dim, bias=False,
                           scaled=False, position_bias=position)  # fmt: skip
-            x = b.add(x, dropout(b, y, style), name="residual1")
+            x = b.add(x, b.dropout(y), name="residual1")
             if memory is not None:
-                y = attention(b, rms_norm(b, x, style, "norm_cross"), style, heads=heads, head_dim=head_dim,
+                y = b.attention(b.rms_norm(x, "norm_cross"), heads=heads, head_dim=head_dim,
                               context=memory, bias=False, scaled=False, masked=False, name="cross")  # fmt: skip
-                x = b.add(x, dropout(b, y, style), name="residual_cross")
-            y = gated_feed_forward(b, rms_norm(b, x, style, "norm2"), ffn, style, activation="gelu")
-            x = b.add(x, dropout(b, y, style), name="residual2")
-    return rms_norm(b, x, style, "final_norm")
+                x = b.add(x, b.dropout(y), name="residual_cross")
+            y = b.gated_feed_forward(b.rms_norm(x, "norm2"), ffn, activation="gelu")
+            x = b.add(x, b.dropout(y), name="residual2")
+    return b.rms_norm(x, "final_norm")
 
 
 def flava(*, image_layers: int = 12, text_layers: int = 12, layers: int = 6, hidden: int = 768, heads: int = 12,
@@ -107,35 +97,34 @@ def flava(*, image_layers: int = 12, text_layers: int = 12, layers: int = 6, hid
     check_heads(name, hidden, heads)
     if image % patch:
         raise InputError(f"generator '{name}': image must be a multiple of patch, received {image} and {patch}")
-    style = make_style(name, detail, training)
-    b = GraphBuilder(name, dtype_bytes)
+    b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
     patches = (image // patch) ** 2
     with b.layer("image"):
         x = b.conv(b.input(batch, 3, image, image), hidden, patch, patch, bias=True, name="patches")
         x = b.reshape(x, (batch, patches, hidden), name="sequence")
         x = b.op("concat", (x,), (batch, patches + 1, hidden), name="class_token", parameters=hidden)
         x = b.op("bias_add", (x,), x.shape, name="position", flops=x.size, parameters=(patches + 1) * hidden)
-        x = _encoder(b, dropout(b, x, style), style, image_layers, heads)
+        x = _encoder(b, b.dropout(x), image_layers, heads)
     with b.layer("text"):
-        y = bert_stack(b, b.input(batch, seq), style, text_layers, hidden, heads, 4 * hidden, vocab)
+        y = bert_stack(b, b.input(batch, seq), text_layers, hidden, heads, 4 * hidden, vocab)
     with b.layer("multimodal"):
         x = b.linear(x, hidden, name="image_projection")
         y = b.linear(y, hidden, name="text_projection")
         joint = b.concat((x, y), 1)
         joint = b.op("concat", (joint,), (batch, joint.shape[1] + 1, hidden), name="class_token", parameters=hidden)
-        joint = _encoder(b, joint, style, layers, heads)
+        joint = _encoder(b, joint, layers, heads)
         first = b.op("slice", (joint,), (batch, hidden), name="first_token", moved=2 * batch * hidden * dtype_bytes)
         b.unary("tanh", b.linear(first, hidden, name="pooler"))
     return b.build()
 
 
-def _encoder(b: GraphBuilder, x: Tensor, style: Style, layers: int, heads: int) -> Tensor:
+def _encoder(b: TransformerBuilder, x: Tensor, layers: int, heads: int) -> Tensor:
     """Pre-norm encoder layers and a final norm, as in the vision transformer."""
     hidden = x.shape[-1]
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = attention(b, layer_norm(b, x, style, "ln1"), style, heads=heads, head_dim=hidden // heads, masked=False)
-            x = b.add(x, dropout(b, y, style), name="residual1")
-            y = feed_forward(b, layer_norm(b, x, style, "ln2"), 4 * hidden, style)
-            x = b.add(x, dropout(b, y, style), name="residual2")
-    return layer_norm(b, x, style, "final_norm")
+            y = b.attention(b.layer_norm(x, "ln1"), heads=heads, head_dim=hidden // heads, masked=False)
+            x = b.add(x, b.dropout(y), name="residual1")
+            y = b.feed_forward(b.layer_norm(x, "ln2"), 4 * hidden)
+            x = b.add(x, b.dropout(y), name="residual2")
+    return b.layer_norm(x, "final_norm")

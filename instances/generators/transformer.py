@@ -16,20 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from placeopt.instances.generators.attention import (
-    Style,
-    attention,
-    dropout,
-    feed_forward,
-    gated_feed_forward,
-    layer_norm,
-    rms_norm,
-    silu,
-    softmax,
-    tied_embedding,
-    tied_head,
-)
-from placeopt.instances.generators.builder import MAX_BUILT, GraphBuilder, Tensor
+from placeopt.instances.generators.attention import Style, TransformerBuilder
+from placeopt.instances.generators.builder import MAX_BUILT, Tensor
 from placeopt.instances.generators.table import check_choice, check_count, check_sizes
 from placeopt.model.errors import InputError
 
@@ -61,16 +49,15 @@ def bert(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, 
     check_sizes(name, layers=layers, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
     check_heads(name, hidden, heads)
     check_sizes(name, ffn=ffn or 1)
-    style = make_style(name, detail, training)
-    b = GraphBuilder(name, dtype_bytes)
-    x = bert_stack(b, b.input(batch, seq), style, layers, hidden, heads, ffn or 4 * hidden, vocab)
+    b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
+    x = bert_stack(b, b.input(batch, seq), layers, hidden, heads, ffn or 4 * hidden, vocab)
     with b.layer("pooler"):
         first = b.op("slice", (x,), (batch, hidden), name="first_token", moved=2 * batch * hidden * dtype_bytes)
         b.unary("tanh", b.linear(first, hidden))
     return b.build()
 
 
-def bert_stack(b: GraphBuilder, tokens: Tensor, style: Style, layers: int, hidden: int, heads: int, ffn: int,
+def bert_stack(b: TransformerBuilder, tokens: Tensor, layers: int, hidden: int, heads: int, ffn: int,
                vocab: int) -> Tensor:  # fmt: skip
     """Embeddings and post-norm encoder layers of BERT; returns the last hidden states."""
     seq = tokens.shape[1]
@@ -79,13 +66,13 @@ def bert_stack(b: GraphBuilder, tokens: Tensor, style: Style, layers: int, hidde
         positions = b.embedding(b.input(seq), max(512, seq), hidden, name="position")
         types = b.embedding(tokens, 2, hidden, name="token_type")
         x = b.add(b.add(words, types), positions)
-        x = dropout(b, layer_norm(b, x, style), style)
+        x = b.dropout(b.layer_norm(x))
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = attention(b, x, style, heads=heads, head_dim=hidden // heads)
-            x = layer_norm(b, b.add(x, dropout(b, y, style)), style, "ln1")
-            y = feed_forward(b, x, ffn, style)
-            x = layer_norm(b, b.add(x, dropout(b, y, style)), style, "ln2")
+            y = b.attention(x, heads=heads, head_dim=hidden // heads)
+            x = b.layer_norm(b.add(x, b.dropout(y)), "ln1")
+            y = b.feed_forward(x, ffn)
+            x = b.layer_norm(b.add(x, b.dropout(y)), "ln2")
     return x
 
 
@@ -101,29 +88,28 @@ def gpt(*, layers: int = 12, hidden: int = 768, heads: int = 12, ffn: int = 0, v
     check_sizes(name, layers=layers, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
     check_heads(name, hidden, heads)
     check_sizes(name, ffn=ffn or 1)
-    style = make_style(name, detail, training)
-    b = GraphBuilder(name, dtype_bytes)
+    b = TransformerBuilder(name, make_style(name, detail, training), dtype_bytes)
     with b.layer("embeddings"):
         tokens = b.input(batch, seq)
         table: Tensor | None = None
         if tied:
-            x, table = tied_embedding(b, tokens, vocab, hidden)
+            x, table = b.tied_embedding(tokens, vocab, hidden)
         else:
             x = b.embedding(tokens, vocab, hidden, name="wte")
-        x = dropout(b, b.add(x, b.embedding(b.input(seq), seq, hidden, name="wpe")), style)
+        x = b.dropout(b.add(x, b.embedding(b.input(seq), seq, hidden, name="wpe")))
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            y = layer_norm(b, x, style, "ln1")
-            y = attention(b, y, style, heads=heads, head_dim=hidden // heads, fused_qkv=True)
-            x = b.add(x, dropout(b, y, style))
-            y = feed_forward(b, layer_norm(b, x, style, "ln2"), ffn or 4 * hidden, style)
-            x = b.add(x, dropout(b, y, style))
+            y = b.layer_norm(x, "ln1")
+            y = b.attention(y, heads=heads, head_dim=hidden // heads, fused_qkv=True)
+            x = b.add(x, b.dropout(y))
+            y = b.feed_forward(b.layer_norm(x, "ln2"), ffn or 4 * hidden)
+            x = b.add(x, b.dropout(y))
     with b.layer("final"):
-        x = layer_norm(b, x, style)
+        x = b.layer_norm(x)
         if table is None:
             b.linear(x, vocab, bias=False, name="head")
         else:
-            tied_head(b, x, table)
+            b.tied_head(x, table)
     return b.build()
 
 
@@ -133,21 +119,20 @@ def llama(*, layers: int = 32, hidden: int = 4096, heads: int = 32, kv_heads: in
     """Build a Llama decoder (Touvron et al. 2023); `kv_heads` 0 means as many as `heads`."""
     check_sizes(name, layers=layers, ffn=ffn, vocab=vocab, seq=seq, batch=batch, dtype_bytes=dtype_bytes)
     check_heads(name, hidden, heads, kv_heads or heads)
-    style = make_style(name, detail)
-    b = GraphBuilder(name, dtype_bytes)
+    b = TransformerBuilder(name, make_style(name, detail), dtype_bytes)
     with b.layer("embeddings"):
         x = b.embedding(b.input(batch, seq), vocab, hidden)
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            x = _llama_attention(b, x, style, heads, kv_heads)
-            x = b.add(x, gated_feed_forward(b, rms_norm(b, x, style, "norm2"), ffn, style), name="residual2")
+            x = _llama_attention(b, x, heads, kv_heads)
+            x = b.add(x, b.gated_feed_forward(b.rms_norm(x, "norm2"), ffn), name="residual2")
     with b.layer("final"):
-        b.linear(rms_norm(b, x, style), vocab, bias=False, name="head")
+        b.linear(b.rms_norm(x), vocab, bias=False, name="head")
     return b.build()
 
 
-def _llama_attention(b: GraphBuilder, x: Tensor, style: Style, heads: int, kv_heads: int) -> Tensor:
-    y = attention(b, rms_norm(b, x, style, "norm1"), style, heads=heads, head_dim=x.shape[-1] // heads,
+def _llama_attention(b: TransformerBuilder, x: Tensor, heads: int, kv_heads: int) -> Tensor:
+    y = b.attention(b.rms_norm(x, "norm1"), heads=heads, head_dim=x.shape[-1] // heads,
                   kv_heads=kv_heads, bias=False, rotary=True)  # fmt: skip
     return b.add(x, y, name="residual1")
 
@@ -172,35 +157,34 @@ def moe(*, layers: int = 1, hidden: int = 4096, heads: int = 32, kv_heads: int =
         raise InputError(f"generator '{name}': top_k must be at most experts = {experts}, received {top_k}")
     if vocab < 0:
         raise InputError(f"generator '{name}': option 'vocab' expects at least 0, received {vocab}")
-    style = make_style(name, detail)
-    b = GraphBuilder(name, dtype_bytes)
+    b = TransformerBuilder(name, make_style(name, detail), dtype_bytes)
     x = b.input(batch, seq, hidden)
     if vocab:
         with b.layer("embeddings"):
             x = b.embedding(b.input(batch, seq), vocab, hidden)
     for layer in range(layers):
         with b.layer(f"layer/{layer}"):
-            x = _llama_attention(b, x, style, heads, kv_heads)
-            y = _expert_mixture(b, rms_norm(b, x, style, "norm2"), style, ffn, experts, top_k)
+            x = _llama_attention(b, x, heads, kv_heads)
+            y = _expert_mixture(b, b.rms_norm(x, "norm2"), ffn, experts, top_k)
             x = b.add(x, y, name="residual2")
     if vocab:
         with b.layer("final"):
-            b.linear(rms_norm(b, x, style), vocab, bias=False, name="head")
+            b.linear(b.rms_norm(x), vocab, bias=False, name="head")
     return b.build()
 
 
-def _expert_mixture(b: GraphBuilder, x: Tensor, style: Style, ffn: int, experts: int, top_k: int) -> Tensor:
+def _expert_mixture(b: TransformerBuilder, x: Tensor, ffn: int, experts: int, top_k: int) -> Tensor:
     """Router, dispatch, gated experts and weighted combination."""
     tokens, hidden = x.size // x.shape[-1], x.shape[-1]
     share = -(-tokens * top_k // experts)
     with b.layer("router"):
-        scores = softmax(b, b.linear(x, experts, bias=False, name="gate"), Style(fine=False))
+        scores = b.unary("softmax", b.linear(x, experts, bias=False, name="gate"), cost=5)
         weights = b.op("top_k", (scores,), (tokens, top_k), flops=scores.size)
         parts = b.ops("dispatch", (x, weights), [(share, hidden)] * experts)
     outputs = []
     for expert, part in enumerate(parts):
         with b.layer(f"expert{expert}"):
-            gate = silu(b, b.linear(part, ffn, bias=False, name="gate"), style)
+            gate = b.silu(b.linear(part, ffn, bias=False, name="gate"))
             up = b.linear(part, ffn, bias=False, name="up")
             outputs.append(b.linear(b.binary("mul", gate, up, name="gated"), hidden, bias=False, name="down"))
     return b.op("combine", (weights, *outputs), x.shape, flops=2 * x.size * top_k)
