@@ -78,7 +78,6 @@ class PredictedStepCosts(TabledStepCosts):
 
     constants: Constants = field(default_factory=Constants)
     name: str = "predicted step time"
-    closing_apart: bool = field(default=False, init=False)
     splits_backward: bool = field(default=True, init=False)
     shards_states: bool = field(default=True, init=False)
 

@@ -56,8 +56,6 @@ class PublishedStepCosts(TabledStepCosts):
 
     name: str = "published step time"
     closing_apart: bool = field(default=True, init=False)
-    splits_backward: bool = field(default=False, init=False)
-    shards_states: bool = field(default=False, init=False)
 
     @cached_property
     def sources(self) -> tuple[tuple[str, str], ...]:

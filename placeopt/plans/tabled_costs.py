@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TabledStepCosts:
-    """Costs from a table of layers and a network."""
+    """Costs from a table of layers and a network; what `StepCosts` may tell apart is not, unless a subclass does."""
 
     table: LayerTable
     network: Network
+    closing_apart: bool = field(default=False, init=False)
+    splits_backward: bool = field(default=False, init=False)
+    shards_states: bool = field(default=False, init=False)
 
     @property
     def num_layers(self) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner
+from placeopt.solvers.planning.label_lists import put_first, unlink
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -325,17 +326,11 @@ def _insert(labels, head, used, ideal, row):  # type: ignore[no-untyped-def]
             return used
         following = labels[at, LABEL_NEXT]
         if labels[at, LABEL_D] >= row[LABEL_D] and labels[at, LABEL_K] >= row[LABEL_K]:
-            if previous < 0:
-                head[ideal] = following
-            else:
-                labels[previous, LABEL_NEXT] = following
+            unlink(labels, LABEL_NEXT, head, ideal, previous, at)
         else:
             previous = at
         at = following
-    labels[used] = row
-    labels[used, LABEL_NEXT] = head[ideal]
-    head[ideal] = used
-    return used + 1
+    return put_first(labels, LABEL_NEXT, head, ideal, used, row)
 
 
 @inner

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.model.compiled import entry, inner
+from placeopt.solvers.planning.label_lists import put_first, unlink
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -170,17 +171,11 @@ def _insert(labels, head, used, row, compared):  # type: ignore[no-untyped-def]
             return used
         following = labels[at, NEXT]
         if better:
-            if previous < 0:
-                head[cut, c] = following
-            else:
-                labels[previous, NEXT] = following
+            unlink(labels, NEXT, head, (cut, c), previous, at)
         else:
             previous = at
         at = following
-    labels[used] = row
-    labels[used, NEXT] = head[cut, c]
-    head[cut, c] = used
-    return used + 1
+    return put_first(labels, NEXT, head, (cut, c), used, row)
 
 
 @inner
