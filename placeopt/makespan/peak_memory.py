@@ -34,14 +34,14 @@ def _transfers_by_tensor(w: Workspace, num_tensors: int, num_requests: int) -> t
     """Return (pointer of num_tensors + 1, request): the contended transfers of each tensor."""
     first = np.zeros(num_tensors + 1, np.int64)
     for r in range(num_requests):
-        first[w.request_tensor[r] + 1] += 1
+        first[w.requests.tensor[r] + 1] += 1
     for tensor in range(num_tensors):
         first[tensor + 1] += first[tensor]
     request = np.empty(num_requests, np.int64)
     cursor = first.copy()
     for r in range(num_requests):
-        request[cursor[w.request_tensor[r]]] = r
-        cursor[w.request_tensor[r]] += 1
+        request[cursor[w.requests.tensor[r]]] = r
+        cursor[w.requests.tensor[r]] += 1
     return first, request
 
 
@@ -68,8 +68,8 @@ def _lives(
         slot[source] = home
         for r in range(first[tensor], first[tensor + 1]):
             request = by_tensor[r]
-            d = w.request_destination[request]
-            begin[count], end[count], where[count] = w.request_start[request], w.request_finish[request], d
+            d = w.requests.destination[request]
+            begin[count], end[count], where[count] = w.requests.start[request], w.requests.finish[request], d
             slot[d] = count
             end[home] = max(end[home], end[count])
             count += 1

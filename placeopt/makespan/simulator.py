@@ -60,11 +60,11 @@ def _arrive(w: Workspace, mode: int, v: int, d: int, arrival: int, time: int) ->
     if w.pending[v] == 0:
         at = w.ready[v]  # other inputs may still be on their way, uncontended
         if mode == PRIORITY and at > time:
-            push(w.later_key, w.later_op, w.offset[d], w.later_size[d], at, v)
-            w.later_size[d] += 1
+            push(w.queues.later_key, w.queues.later_op, w.queues.first[d], w.queues.later_size[d], at, v)
+            w.queues.later_size[d] += 1
         elif mode != PLANNED:
-            push(w.heap_key, w.heap_op, w.offset[d], w.size[d], at if mode == FIFO else w.rank[v], v)
-            w.size[d] += 1
+            push(w.queues.key, w.queues.op, w.queues.first[d], w.queues.size[d], at if mode == FIFO else w.rank[v], v)
+            w.queues.size[d] += 1
         if w.running[d] < 0:  # a device whose own completion at this time is still ahead is touched then
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
@@ -74,24 +74,24 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
     """Prepare the workspace: nothing has run, ops without inputs are queued."""
     n, k = arrays.compute.shape
     for d in range(k + 1):
-        w.offset[d] = 0
+        w.queues.first[d] = 0
     for op in range(n):
         w.pending[op] = arrays.indegree[op]
         w.ready[op] = 0
         w.cost[op] = arrays.compute[op, w.device[op]]
-        w.offset[w.device[op] + 1] += 1
+        w.queues.first[w.device[op] + 1] += 1
     for d in range(k):
-        w.offset[d + 1] += w.offset[d]
-        w.size[d] = 0
-        w.later_size[d] = 0
+        w.queues.first[d + 1] += w.queues.first[d]
+        w.queues.size[d] = 0
+        w.queues.later_size[d] = 0
         w.running[d] = -1
         w.next_time[d] = _NEVER
         w.stamp[d] = -1
         w.is_touched[d] = False
     for c in range(arrays.num_channels):
-        w.channel_root[c] = -1
-        w.channel_running[c] = -1
-        w.is_active[c] = False
+        w.channels.root[c] = -1
+        w.channels.running[c] = -1
+        w.channels.is_active[c] = False
     for i in range(5):
         w.counter[i] = 0
     if mode == PLANNED:
@@ -101,8 +101,8 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
     for op in range(n):
         if w.pending[op] == 0:
             d = w.device[op]
-            push(w.heap_key, w.heap_op, w.offset[d], w.size[d], w.rank[op], op)
-            w.size[d] += 1
+            push(w.queues.key, w.queues.op, w.queues.first[d], w.queues.size[d], w.rank[op], op)
+            w.queues.size[d] += 1
             _add(w.touched, w.is_touched, w.counter, TOUCHED, d)
 
 
@@ -112,7 +112,7 @@ def _reset(arrays: ProblemArrays, w: Workspace, mode: int) -> None:
 @inlined
 def _merged(w: Workspace, a: int, b: int) -> np.int64:
     """Merge two heaps of requests; return the root."""
-    return merge(w.request_key, w.request_tensor, w.request_destination, w.request_left, w.request_right, a, b)
+    return merge(w.requests.key, w.requests.tensor, w.requests.destination, w.requests.left, w.requests.right, a, b)
 
 
 @inlined
@@ -120,13 +120,13 @@ def _next_transfer(w: Workspace, mode: int, c: int) -> np.int64:
     """Take the next request of channel c, -1 if it has none that may start."""
     r = np.int64(-1)
     if mode == PLANNED:
-        if w.lane_at[c] < w.lane_ptr[c + 1] and w.requested[w.lane[w.lane_at[c]]]:
-            r = w.lane[w.lane_at[c]]
-            w.lane_at[c] += 1
+        if w.plan.lane_at[c] < w.plan.lane_ptr[c + 1] and w.plan.requested[w.plan.lane[w.plan.lane_at[c]]]:
+            r = w.plan.lane[w.plan.lane_at[c]]
+            w.plan.lane_at[c] += 1
     else:
-        r = w.channel_root[c]
+        r = w.channels.root[c]
         if r >= 0:
-            w.channel_root[c] = _merged(w, w.request_left[r], w.request_right[r])
+            w.channels.root[c] = _merged(w, w.requests.left[r], w.requests.right[r])
     return r
 
 
@@ -135,20 +135,20 @@ def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) 
     """Step 2: idle channels start one transfer each; return whether one takes no time."""
     instant = False
     for i in range(w.counter[ACTIVE]):
-        c = w.active[i]
-        w.is_active[c] = False
-        if w.channel_running[c] >= 0:
+        c = w.channels.active[i]
+        w.channels.is_active[c] = False
+        if w.channels.running[c] >= 0:
             continue
         r = _next_transfer(w, mode, c)
         if r < 0:
             continue
-        tensor = w.request_tensor[r]
+        tensor = w.requests.tensor[r]
         source = w.device[arrays.producer[tensor]]
-        cost = arrays.transfer[tensor, arrays.link_class[source, w.request_destination[r]]]
-        w.channel_running[c] = r
-        w.request_start[r] = time
-        w.request_finish[r] = time + cost
-        push(w.event_key, w.event_channel, 0, w.counter[EVENTS], time + cost, c)
+        cost = arrays.transfer[tensor, arrays.link_class[source, w.requests.destination[r]]]
+        w.channels.running[c] = r
+        w.requests.start[r] = time
+        w.requests.finish[r] = time + cost
+        push(w.channels.event_key, w.channels.event_channel, 0, w.counter[EVENTS], time + cost, c)
         w.counter[EVENTS] += 1
         if cost == 0:
             instant = True
@@ -159,33 +159,33 @@ def _start_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) 
 @inlined
 def _next_op(w: Workspace, mode: int, d: int, time: int) -> np.int64:
     """Take the next op of device d; -1 if none may start now, then `next_time` says when to look again."""
-    base = w.offset[d]
+    base = w.queues.first[d]
     op = np.int64(-1)
     if mode == PLANNED:
-        at = w.plan_ptr[d]
+        at = w.plan.op_at[d]
         w.next_time[d] = _NEVER
-        if at < w.offset[d + 1] and w.pending[w.heap_op[at]] == 0:
-            if w.ready[w.heap_op[at]] > time:
-                w.next_time[d] = w.ready[w.heap_op[at]]
+        if at < w.queues.first[d + 1] and w.pending[w.queues.op[at]] == 0:
+            if w.ready[w.queues.op[at]] > time:
+                w.next_time[d] = w.ready[w.queues.op[at]]
             else:
-                op = np.int64(w.heap_op[at])
-                w.plan_ptr[d] += 1
+                op = np.int64(w.queues.op[at])
+                w.plan.op_at[d] += 1
         return op
     if mode == PRIORITY:
-        while w.later_size[d] > 0 and w.later_key[base] <= time:
-            later = w.later_op[base]
-            pop(w.later_key, w.later_op, base, w.later_size[d])
-            w.later_size[d] -= 1
-            push(w.heap_key, w.heap_op, base, w.size[d], w.rank[later], later)
-            w.size[d] += 1
-    if w.size[d] == 0:
-        w.next_time[d] = w.later_key[base] if mode == PRIORITY and w.later_size[d] > 0 else _NEVER
-    elif mode == FIFO and w.heap_key[base] > time:
-        w.next_time[d] = w.heap_key[base]
+        while w.queues.later_size[d] > 0 and w.queues.later_key[base] <= time:
+            later = w.queues.later_op[base]
+            pop(w.queues.later_key, w.queues.later_op, base, w.queues.later_size[d])
+            w.queues.later_size[d] -= 1
+            push(w.queues.key, w.queues.op, base, w.queues.size[d], w.rank[later], later)
+            w.queues.size[d] += 1
+    if w.queues.size[d] == 0:
+        w.next_time[d] = w.queues.later_key[base] if mode == PRIORITY and w.queues.later_size[d] > 0 else _NEVER
+    elif mode == FIFO and w.queues.key[base] > time:
+        w.next_time[d] = w.queues.key[base]
     else:
-        op = np.int64(w.heap_op[base])
-        pop(w.heap_key, w.heap_op, base, w.size[d])
-        w.size[d] -= 1
+        op = np.int64(w.queues.op[base])
+        pop(w.queues.key, w.queues.op, base, w.queues.size[d])
+        w.queues.size[d] -= 1
     return op
 
 
@@ -228,8 +228,8 @@ def _advance(w: Workspace, k: int) -> tuple[int, int, int]:
             together = 1
         elif w.next_time[d] == soonest:
             together += 1
-    if w.counter[EVENTS] > 0 and w.event_key[0] < soonest:
-        soonest = w.event_key[0]
+    if w.counter[EVENTS] > 0 and w.channels.event_key[0] < soonest:
+        soonest = w.channels.event_key[0]
         together = 0
     if together == 1:
         return soonest, first, first + 1
@@ -239,15 +239,15 @@ def _advance(w: Workspace, k: int) -> tuple[int, int, int]:
 @inlined
 def _complete_transfers(arrays: ProblemArrays, w: Workspace, mode: int, time: int) -> None:
     """Step 1 for transfers: free their channels; their tensor is available to its readers there."""
-    while w.counter[EVENTS] > 0 and w.event_key[0] == time:
-        c = w.event_channel[0]
-        pop(w.event_key, w.event_channel, 0, w.counter[EVENTS])
+    while w.counter[EVENTS] > 0 and w.channels.event_key[0] == time:
+        c = w.channels.event_channel[0]
+        pop(w.channels.event_key, w.channels.event_channel, 0, w.counter[EVENTS])
         w.counter[EVENTS] -= 1
-        r = w.channel_running[c]
-        w.channel_running[c] = -1
-        _add(w.active, w.is_active, w.counter, ACTIVE, c)
-        tensor = w.request_tensor[r]
-        d = w.request_destination[r]
+        r = w.channels.running[c]
+        w.channels.running[c] = -1
+        _add(w.channels.active, w.channels.is_active, w.counter, ACTIVE, c)
+        tensor = w.requests.tensor[r]
+        d = w.requests.destination[r]
         for e in range(arrays.consumer_ptr[tensor], arrays.consumer_ptr[tensor + 1]):
             v = arrays.consumer[e]
             if w.device[v] == d:
@@ -261,20 +261,20 @@ def _request(arrays: ProblemArrays, w: Workspace, mode: int, tensor: int, source
         d = w.spots[i]
         c = arrays.channel[source, d]
         if mode == PLANNED:
-            r = w.pair_ptr[tensor]
-            while w.request_destination[r] != d:
+            r = w.plan.pair_ptr[tensor]
+            while w.requests.destination[r] != d:
                 r += 1
-            w.requested[r] = True
+            w.plan.requested[r] = True
         else:
             r = w.counter[REQUESTS]
-            w.request_key[r] = time if mode == FIFO else w.best_rank[d]
-            w.request_tensor[r] = tensor
-            w.request_destination[r] = d
-            w.request_left[r] = -1
-            w.request_right[r] = -1
-            w.channel_root[c] = _merged(w, w.channel_root[c], r)
+            w.requests.key[r] = time if mode == FIFO else w.best_rank[d]
+            w.requests.tensor[r] = tensor
+            w.requests.destination[r] = d
+            w.requests.left[r] = -1
+            w.requests.right[r] = -1
+            w.channels.root[c] = _merged(w, w.channels.root[c], r)
         w.counter[REQUESTS] += 1
-        _add(w.active, w.is_active, w.counter, ACTIVE, c)
+        _add(w.channels.active, w.channels.is_active, w.counter, ACTIVE, c)
 
 
 @inlined
@@ -416,8 +416,8 @@ def _keep(arrays: ProblemArrays, w: Workspace, num_requests: int, trace: Trace) 
     for op in range(len(trace.start)):
         trace.start[op], trace.finish[op] = w.start[op], w.finish[op]
     for r in range(num_requests):
-        trace.requests[0, r], trace.requests[1, r] = w.request_tensor[r], w.request_destination[r]
-        trace.requests[2, r], trace.requests[3, r] = w.request_start[r], w.request_finish[r]
+        trace.requests[0, r], trace.requests[1, r] = w.requests.tensor[r], w.requests.destination[r]
+        trace.requests[2, r], trace.requests[3, r] = w.requests.start[r], w.requests.finish[r]
     trace.num_requests[0] = num_requests
     peak = peak_memory(arrays, w, num_requests)
     for d in range(len(peak)):

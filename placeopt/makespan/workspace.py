@@ -17,6 +17,52 @@ TOUCHED, ACTIVE, EVENTS, REQUESTS, DONE = np.arange(5)
 """Entries of `Workspace.counter`: touched devices, active channels, running transfers, requests so far, ops completed."""
 
 
+class Queues(NamedTuple):
+    """The ops of every device that are ready, or become so later: heaps in the device's region."""
+
+    first: NDArray[np.int64]  # (k + 1,) region of each device in the heaps
+    size: NDArray[np.int64]  # (k,) entries in the ready heap
+    key: NDArray[np.int64]  # (n,)
+    op: NDArray[np.int64]  # (n,)
+    later_size: NDArray[np.int64]  # (k,) entries in the heap of ops that become ready later
+    later_key: NDArray[np.int64]  # (n,)
+    later_op: NDArray[np.int64]  # (n,)
+
+
+class Channels(NamedTuple):
+    """The channels, what they carry, and the heap of the transfers that are under way."""
+
+    root: NDArray[np.int64]  # (channels,) request heap
+    running: NDArray[np.int64]  # (channels,) request or -1
+    event_key: NDArray[np.int64]  # (channels,) heap of transfer completions
+    event_channel: NDArray[np.int64]  # (channels,)
+    active: NDArray[np.int64]  # (channels,) channels that may start a transfer now
+    is_active: NDArray[np.bool_]  # (channels,)
+
+
+class Requests(NamedTuple):
+    """The contended transfers: one per tensor and destination."""
+
+    key: NDArray[np.int64]  # (edges,)
+    tensor: NDArray[np.int64]  # (edges,)
+    destination: NDArray[np.int64]  # (edges,)
+    left: NDArray[np.int64]  # (edges,) skew-heap children
+    right: NDArray[np.int64]  # (edges,)
+    start: NDArray[np.int64]  # (edges,)
+    finish: NDArray[np.int64]  # (edges,)
+
+
+class PlannedOrder(NamedTuple):
+    """What is planned: the next op of every device, and every channel's requests in order."""
+
+    op_at: NDArray[np.int64]  # (k,) next position of each device in Queues.op
+    pair_ptr: NDArray[np.int64]  # (m + 1,) first request of each tensor
+    lane_ptr: NDArray[np.int64]  # (channels + 1,) region of each channel in lane
+    lane_at: NDArray[np.int64]  # (channels,) next position
+    lane: NDArray[np.int64]  # (edges,) requests in planned order
+    requested: NDArray[np.bool_]  # (edges,)
+
+
 class Workspace(NamedTuple):
     """Scratch memory of one thread; nothing is allocated per evaluation."""
 
@@ -26,46 +72,21 @@ class Workspace(NamedTuple):
     pending: NDArray[np.int64]  # (n,) inputs still missing
     cost: NDArray[np.int64]  # (n,) ticks of each op on its device
     ready: NDArray[np.int64]  # (n,) time the inputs are available
-    offset: NDArray[np.int64]  # (k + 1,) region of each device in the heaps
-    size: NDArray[np.int64]  # (k,) entries in the ready heap
-    heap_key: NDArray[np.int64]  # (n,)
-    heap_op: NDArray[np.int64]  # (n,)
-    later_size: NDArray[np.int64]  # (k,) entries in the heap of ops that become ready later
-    later_key: NDArray[np.int64]  # (n,)
-    later_op: NDArray[np.int64]  # (n,)
     running: NDArray[np.int64]  # (k,) op or -1
     next_time: NDArray[np.int64]  # (k,) time of the device's next event
     touched: NDArray[np.int64]  # (k,) devices that may start an op now
     is_touched: NDArray[np.bool_]  # (k,)
     start: NDArray[np.int64]  # (n,)
     finish: NDArray[np.int64]  # (n,)
-    # channels
-    channel_root: NDArray[np.int64]  # (channels,) request heap
-    channel_running: NDArray[np.int64]  # (channels,) request or -1
-    event_key: NDArray[np.int64]  # (channels,) heap of transfer completions
-    event_channel: NDArray[np.int64]  # (channels,)
-    active: NDArray[np.int64]  # (channels,) channels that may start a transfer now
-    is_active: NDArray[np.bool_]  # (channels,)
-    # requests: one per (tensor, destination)
-    request_key: NDArray[np.int64]  # (edges,)
-    request_tensor: NDArray[np.int64]  # (edges,)
-    request_destination: NDArray[np.int64]  # (edges,)
-    request_left: NDArray[np.int64]  # (edges,) skew-heap children
-    request_right: NDArray[np.int64]  # (edges,)
-    request_start: NDArray[np.int64]  # (edges,)
-    request_finish: NDArray[np.int64]  # (edges,)
     stamp: NDArray[np.int64]  # (k,) last tensor that met this destination
     best_rank: NDArray[np.int64]  # (k,) smallest rank among its consumers there
     spots: NDArray[np.int64]  # (k,) destinations of the tensor at hand
-    # planned order
-    plan_ptr: NDArray[np.int64]  # (k,) next position of each device in heap_op
-    pair_ptr: NDArray[np.int64]  # (m + 1,) first request of each tensor
-    lane_ptr: NDArray[np.int64]  # (channels + 1,) region of each channel in lane
-    lane_at: NDArray[np.int64]  # (channels,) next position
-    lane: NDArray[np.int64]  # (edges,) requests in planned order
-    requested: NDArray[np.bool_]  # (edges,)
     group_device: NDArray[np.int64]  # (groups,)
     load: NDArray[np.int64]  # (k,) bytes
+    queues: Queues
+    channels: Channels
+    requests: Requests
+    plan: PlannedOrder
 
 
 @inner
@@ -84,41 +105,49 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
         pending=np.empty(n, i64),
         cost=np.empty(n, i64),
         ready=np.empty(n, i64),
-        offset=np.empty(k + 1, i64),
-        size=np.empty(k, i64),
-        heap_key=np.empty(n, i64),
-        heap_op=np.empty(n, i64),
-        later_size=np.empty(k, i64),
-        later_key=np.empty(n, i64),
-        later_op=np.empty(n, i64),
         running=np.empty(k, i64),
         next_time=np.empty(k, i64),
         touched=np.empty(k, i64),
         is_touched=np.empty(k, np.bool_),
         start=np.empty(n, i64),
         finish=np.empty(n, i64),
-        channel_root=np.empty(channels, i64),
-        channel_running=np.empty(channels, i64),
-        event_key=np.empty(channels, i64),
-        event_channel=np.empty(channels, i64),
-        active=np.empty(channels, i64),
-        is_active=np.empty(channels, np.bool_),
-        request_key=np.empty(edges, i64),
-        request_tensor=np.empty(edges, i64),
-        request_destination=np.empty(edges, i64),
-        request_left=np.empty(edges, i64),
-        request_right=np.empty(edges, i64),
-        request_start=np.empty(edges, i64),
-        request_finish=np.empty(edges, i64),
         stamp=np.empty(k, i64),
         best_rank=np.empty(k, i64),
         spots=np.empty(k, i64),
-        plan_ptr=np.empty(k, i64),
-        pair_ptr=np.empty(tensors + 1, i64),
-        lane_ptr=np.empty(channels + 1, i64),
-        lane_at=np.empty(channels, i64),
-        lane=np.empty(edges, i64),
-        requested=np.empty(edges, np.bool_),
         group_device=np.empty(groups, i64),
         load=np.empty(k, i64),
+        queues=Queues(
+            first=np.empty(k + 1, i64),
+            size=np.empty(k, i64),
+            key=np.empty(n, i64),
+            op=np.empty(n, i64),
+            later_size=np.empty(k, i64),
+            later_key=np.empty(n, i64),
+            later_op=np.empty(n, i64),
+        ),
+        channels=Channels(
+            root=np.empty(channels, i64),
+            running=np.empty(channels, i64),
+            event_key=np.empty(channels, i64),
+            event_channel=np.empty(channels, i64),
+            active=np.empty(channels, i64),
+            is_active=np.empty(channels, np.bool_),
+        ),
+        requests=Requests(
+            key=np.empty(edges, i64),
+            tensor=np.empty(edges, i64),
+            destination=np.empty(edges, i64),
+            left=np.empty(edges, i64),
+            right=np.empty(edges, i64),
+            start=np.empty(edges, i64),
+            finish=np.empty(edges, i64),
+        ),
+        plan=PlannedOrder(
+            op_at=np.empty(k, i64),
+            pair_ptr=np.empty(tensors + 1, i64),
+            lane_ptr=np.empty(channels + 1, i64),
+            lane_at=np.empty(channels, i64),
+            lane=np.empty(edges, i64),
+            requested=np.empty(edges, np.bool_),
+        ),
     )
