@@ -90,6 +90,56 @@ class Workspace(NamedTuple):
 
 
 @inner
+def _empty_queues(n: int, k: int) -> Queues:
+    return Queues(
+        first=np.empty(k + 1, np.int64),
+        size=np.empty(k, np.int64),
+        key=np.empty(n, np.int64),
+        op=np.empty(n, np.int64),
+        later_size=np.empty(k, np.int64),
+        later_key=np.empty(n, np.int64),
+        later_op=np.empty(n, np.int64),
+    )
+
+
+@inner
+def _empty_channels(channels: int) -> Channels:
+    return Channels(
+        root=np.empty(channels, np.int64),
+        running=np.empty(channels, np.int64),
+        event_key=np.empty(channels, np.int64),
+        event_channel=np.empty(channels, np.int64),
+        active=np.empty(channels, np.int64),
+        is_active=np.empty(channels, np.bool_),
+    )
+
+
+@inner
+def _empty_requests(edges: int) -> Requests:
+    return Requests(
+        key=np.empty(edges, np.int64),
+        tensor=np.empty(edges, np.int64),
+        destination=np.empty(edges, np.int64),
+        left=np.empty(edges, np.int64),
+        right=np.empty(edges, np.int64),
+        start=np.empty(edges, np.int64),
+        finish=np.empty(edges, np.int64),
+    )
+
+
+@inner
+def _empty_plan(k: int, tensors: int, channels: int, edges: int) -> PlannedOrder:
+    return PlannedOrder(
+        op_at=np.empty(k, np.int64),
+        pair_ptr=np.empty(tensors + 1, np.int64),
+        lane_ptr=np.empty(channels + 1, np.int64),
+        lane_at=np.empty(channels, np.int64),
+        lane=np.empty(edges, np.int64),
+        requested=np.empty(edges, np.bool_),
+    )
+
+
+@inner
 def make_workspace(arrays: ProblemArrays) -> Workspace:
     """Allocate the scratch memory of one thread."""
     n, k = arrays.compute.shape
@@ -116,38 +166,8 @@ def make_workspace(arrays: ProblemArrays) -> Workspace:
         spots=np.empty(k, i64),
         group_device=np.empty(groups, i64),
         load=np.empty(k, i64),
-        queues=Queues(
-            first=np.empty(k + 1, i64),
-            size=np.empty(k, i64),
-            key=np.empty(n, i64),
-            op=np.empty(n, i64),
-            later_size=np.empty(k, i64),
-            later_key=np.empty(n, i64),
-            later_op=np.empty(n, i64),
-        ),
-        channels=Channels(
-            root=np.empty(channels, i64),
-            running=np.empty(channels, i64),
-            event_key=np.empty(channels, i64),
-            event_channel=np.empty(channels, i64),
-            active=np.empty(channels, i64),
-            is_active=np.empty(channels, np.bool_),
-        ),
-        requests=Requests(
-            key=np.empty(edges, i64),
-            tensor=np.empty(edges, i64),
-            destination=np.empty(edges, i64),
-            left=np.empty(edges, i64),
-            right=np.empty(edges, i64),
-            start=np.empty(edges, i64),
-            finish=np.empty(edges, i64),
-        ),
-        plan=PlannedOrder(
-            op_at=np.empty(k, i64),
-            pair_ptr=np.empty(tensors + 1, i64),
-            lane_ptr=np.empty(channels + 1, i64),
-            lane_at=np.empty(channels, i64),
-            lane=np.empty(edges, i64),
-            requested=np.empty(edges, np.bool_),
-        ),
+        queues=_empty_queues(n, k),
+        channels=_empty_channels(channels),
+        requests=_empty_requests(edges),
+        plan=_empty_plan(k, tensors, channels, edges),
     )

@@ -7,7 +7,7 @@ infeasibility hold for the problem, and its solutions are evaluated again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,31 +20,16 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
     from placeopt.model.placement import Placement
+    from placeopt.solvers.exact.cp_sat import CpSat
     from placeopt.solving.tracker import Tracker
+
+    CpSatSettings = CpSat
+    """The solver that runs a model is its settings."""
 
 MAX_GRID = 2**40
 """Sums of ticks above this are solved on a coarser grid."""
 
 _EVALUATIONS_PER_UNIT = 100  # of CP-SAT's deterministic time, where evaluations are the budget
-
-
-class CpSatSettings(Protocol):
-    """What the models read of the solver that runs them."""
-
-    @property
-    def num_workers(self) -> int:
-        """Threads."""
-        ...
-
-    @property
-    def log(self) -> bool:
-        """Whether to print CP-SAT's own log."""
-        ...
-
-    @property
-    def warm_start(self) -> bool:
-        """Whether to start from heuristics."""
-        ...
 
 
 class PlacementModel(ABC):

@@ -231,12 +231,11 @@ class Dsc(Heuristic):
         """Cluster once with mean costs, map under every load limit, keep the best."""
         graph = unit_graph(context)
         sweep = _Sweep(context, graph, self.slack)
-        cluster, start = dsc_clusters(context)
-        merged = merge_units(cluster, context.units.first_op)
-        yield from sweep.candidates(merged)
+        cluster, start = dsc_units(context)
+        yield from sweep.candidates(cluster)
         share = float(graph.work.min(axis=1).sum()) / context.problem.num_devices
         for cut in self.cuts:
-            yield from sweep.candidates(cut_clusters(graph, merged, context.unit_first(start), cut * share))
+            yield from sweep.candidates(cut_clusters(graph, cluster, start, cut * share))
 
 
 def op_edges(context: Context, order: Ints) -> OpEdges:
@@ -258,6 +257,12 @@ def dsc_clusters(context: Context) -> tuple[Ints, Floats]:
     """Cluster and start of each op by DSC with mean compute and transfer times, on unlimited devices."""
     cluster, start = dominant_sequence_clusters(op_edges(context, context.graph.order))
     return cluster, start
+
+
+def dsc_units(context: Context) -> tuple[Ints, Floats]:
+    """Cluster and start of each unit by DSC: those of its first op."""
+    cluster, start = dsc_clusters(context)
+    return merge_units(cluster, context.units.first_op), context.unit_first(start)
 
 
 def cut_clusters(graph: UnitGraph, cluster: Ints, start: Floats, cap: float) -> Ints:

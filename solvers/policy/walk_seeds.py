@@ -15,10 +15,9 @@ from placeopt.solvers.heuristics.baechi import favoured_plan, greedy_children
 from placeopt.solvers.heuristics.clustering import (
     clustered_plan,
     cut_clusters,
-    dsc_clusters,
+    dsc_units,
     internalised,
     map_clusters,
-    merge_units,
     unit_graph,
 )
 from placeopt.solvers.heuristics.clustering_kernels import zero_edges
@@ -90,10 +89,9 @@ def _clustered(context: Context) -> Iterator[tuple[str, ListSchedule]]:
         home, overflow = map_clusters(graph, internalised(context, graph), ideal * (1.0 + SLACK))
         if not overflow:
             yield "edge-zeroing", context.pinned_plan(home[context.units.unit])
-    cluster, start = dsc_clusters(context)
-    merged = merge_units(cluster, context.units.first_op)
+    cluster, start = dsc_units(context)
     share = float(graph.mean_work.sum()) / k
-    for name, clusters in (("dsc", cut_clusters(graph, merged, context.unit_first(start), CUT * share)), *_zeroed(graph, share)):
+    for name, clusters in (("dsc", cut_clusters(graph, cluster, start, CUT * share)), *_zeroed(graph, share)):
         plan = clustered_plan(context, clusters)
         if plan is not None:
             yield name, plan
