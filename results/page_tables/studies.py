@@ -294,10 +294,25 @@ def execution(source: Source) -> list[str]:
     )  # fmt: skip
 
 
+def tuning(source: Source) -> list[str]:
+    """What a simulator whose constants were learned on the real system gives, in turn with every other placement."""
+
+    def seconds(row: Row, key: str) -> str:
+        return f"{float(row[key]):.3f}" if row[key] else "-"
+
+    rows = sorted(source.rows("real_execution/tuning.csv"), key=lambda row: float(row["measured [s]"]))
+    return table(
+        ["placement", "measured, median s", "simulated, s", "tuned simulator / this", "95 %", "tuned is faster"],
+        [[row["placement"] if row["faster"] else f"**{row['placement']}**", seconds(row, "measured [s]"),
+          seconds(row, "simulated [s]"), seconds(row, "tuned / this"),
+          f"{seconds(row, 'low')} to {seconds(row, 'high')}" if row["faster"] else "-", row["faster"] or "-"] for row in rows],
+    )  # fmt: skip
+
+
 TABLES: dict[str, Callable[[Source], list[str]]] = {
     "exact-claims": exact, "exact-misses": exact_misses, "pipeline-claims": pipeline, "streams-published": streams_published,
     "streams-uniform": streams_uniform, "streams-more": streams_more, "streams-times": streams_times,
     "streams-across": streams_across, "streams-across-uniform": streams_across_uniform,
     "plans-claims": plan_errors,
-    "benchmark-gaps": benchmark, "scaling-gaps": scaling, "execution-agreement": execution,
+    "benchmark-gaps": benchmark, "scaling-gaps": scaling, "execution-agreement": execution, "execution-tuning": tuning,
 }  # fmt: skip
