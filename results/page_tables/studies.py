@@ -297,15 +297,15 @@ def execution(source: Source) -> list[str]:
 def tuning(source: Source) -> list[str]:
     """What a simulator whose constants were learned on the real system gives, in turn with every other placement."""
 
-    def seconds(row: Row, key: str) -> str:
+    def three(row: dict[str, str], key: str) -> str:
         return f"{float(row[key]):.3f}" if row[key] else "-"
 
     rows = sorted(source.rows("real_execution/tuning.csv"), key=lambda row: float(row["measured [s]"]))
     return table(
         ["placement", "measured, median s", "simulated, s", "tuned simulator / this", "95 %", "tuned is faster"],
-        [[row["placement"] if row["faster"] else f"**{row['placement']}**", seconds(row, "measured [s]"),
-          seconds(row, "simulated [s]"), seconds(row, "tuned / this"),
-          f"{seconds(row, 'low')} to {seconds(row, 'high')}" if row["faster"] else "-", row["faster"] or "-"] for row in rows],
+        [[row["placement"] if row["faster"] else f"**{row['placement']}**", three(row, "measured [s]"),
+          three(row, "simulated [s]"), three(row, "tuned / this"),
+          f"{three(row, 'low')} to {three(row, 'high')}" if row["faster"] else "-", row["faster"] or "-"] for row in rows],
     )  # fmt: skip
 
 
