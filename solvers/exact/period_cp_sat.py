@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
 
-_FIRST_SHARE, _COLUMN_SHARE, _IMPROVE_SHARE = 0.12, 0.4, 0.3
+_FIRST_SHARE, _COLUMN_SHARE, _IMPROVE_SHARE, _AGAIN_SHARE = 0.12, 0.4, 0.3, 0.7
 
 
 def search_period(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -73,15 +73,18 @@ def prepare(tracker: Tracker[Placement], *, heuristics: bool = True) -> bool:
 
 
 def _prove(settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
-    """Run CP-SAT shortly, then the price bound, annealing where that left a gap, CP-SAT for the rest of the time."""
+    """Run CP-SAT shortly, then the price bound, annealing where that left a gap, prices again, CP-SAT for the rest of the time."""
     left = tracker.seconds_left
     short = _FIRST_SHARE * left
     _solve_whole(settings, tracker, short)
     if np.isinf(left) or tracker.stop():
         return
+    known = tracker.value
     _bound_and_anneal(tracker, _COLUMN_SHARE * left)
     if not tracker.stop():
         improve(tracker, seconds=_IMPROVE_SHARE * left)
+    if not tracker.stop() and tracker.value != known:  # prices refute what is below the value that they are given
+        _bound_and_anneal(tracker, _AGAIN_SHARE * tracker.seconds_left)
     if not tracker.stop():
         _solve_whole(settings, tracker, tracker.seconds_left)
 
