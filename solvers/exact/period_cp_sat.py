@@ -33,7 +33,7 @@ from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
-from placeopt.period.bounds.columns import column_bound
+from placeopt.period.bounds.columns import PriceBound
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch, period_loads
 from placeopt.period.loads import order_edges
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
 
-_FIRST_SHARE, _COLUMN_SHARE, _IMPROVE_SHARE, _AGAIN_SHARE = 0.12, 0.4, 0.3, 0.7
+_FIRST_SHARE, _COLUMN_SHARE, _IMPROVE_SHARE, _AGAIN_SHARE = 0.12, 0.4, 0.2, 0.8
 
 
 def search_period(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -79,12 +79,12 @@ def _prove(settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
     _solve_whole(settings, tracker, short)
     if np.isinf(left) or tracker.stop():
         return
-    known = tracker.value
-    _bound_and_anneal(tracker, _COLUMN_SHARE * left)
+    prices, known = PriceBound(tracker.problem), tracker.value
+    _bound_and_anneal(tracker, prices, _COLUMN_SHARE * left)
     if not tracker.stop():
         improve(tracker, seconds=_IMPROVE_SHARE * left)
-    if not tracker.stop() and tracker.value != known:  # prices refute what is below the value that they are given
-        _bound_and_anneal(tracker, _AGAIN_SHARE * tracker.seconds_left)
+    if not tracker.stop() and (prices.goes_on or tracker.value != known):  # prices refute what is below the value
+        _bound_and_anneal(tracker, prices, _AGAIN_SHARE * tracker.seconds_left)
     if not tracker.stop():
         _solve_whole(settings, tracker, tracker.seconds_left)
 
@@ -116,15 +116,15 @@ def refutes(problem: PlacementProblem, limit: int, seconds: float, num_workers: 
     return bool(solve_interruptibly(solver, model.cp) == cp_model.INFEASIBLE)
 
 
-def _bound_and_anneal(tracker: Tracker[Placement], seconds: float) -> None:
+def _bound_and_anneal(tracker: Tracker[Placement], prices: PriceBound, seconds: float) -> None:
     """Prove the bound by prices on one thread while annealing improves the incumbent on another."""
     found: list[int] = []
     errors: list[Exception] = []
-    problem, lower, upper = tracker.problem, tracker.lower_bound, tracker.value
+    lower, upper = tracker.lower_bound, tracker.value
 
     def prove() -> None:
         try:
-            found.append(column_bound(problem, lower, upper, seconds))
+            found.append(prices.raise_from(lower, upper, seconds))
         except Exception as error:  # raised again below, in the solver's own thread
             errors.append(error)
 

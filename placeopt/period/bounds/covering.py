@@ -103,6 +103,7 @@ class CoverBound:
     Attributes
     ----------
     g : type whose sets are examined. lower : best bound proved, ticks. sets : all that were found.
+    within_reach : the smallest limit that prices cannot refute, as far as that is known. unfinished : whether time was short.
     """
 
     model: ContractedProblem
@@ -110,19 +111,23 @@ class CoverBound:
     pricer: SetPricer
     lower: int = 0
     sets: list[NDArray[np.bool_]] = field(default_factory=list)
+    within_reach: float = np.inf
+    unfinished: bool = False
 
     def raise_from(self, lower: int, upper: int) -> int:
         """Return the largest bound up to `upper` (ticks) proved before the deadline, at least `lower`."""
-        self.lower, high, limit = lower, upper, upper - 1
+        self.lower, high, limit, self.unfinished = max(lower, self.lower), upper, upper - 1, False
+        if self.within_reach < upper:
+            high, limit = int(self.within_reach), (self.lower + int(self.within_reach)) // 2
         try:
             while high - self.lower > max(0 if high == upper else 1, int(self.lower * _FINE)):
                 if self._refutes(limit):
                     self.lower = max(self.lower, limit + 1)
                 else:
-                    high = limit
+                    self.within_reach = high = limit
                 limit = (self.lower + high) // 2
         except OutOfTimeError:
-            pass
+            self.unfinished = True
         return self.lower
 
     def fits_memory(self) -> bool:
