@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
 
-_FIRST_SHARE, _COLUMN_SHARE, _IMPROVE_SHARE, _AGAIN_SHARE = 0.12, 0.4, 0.2, 0.8
+_FIRST_SHARE, _COLUMN_SHARE, _IMPROVE_SHARE, _AGAIN_SHARE = 0.06, 0.4, 0.35, 0.8
 
 
 def search_period(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:

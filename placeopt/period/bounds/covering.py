@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.period.bounds.frontier import frontier_graph
-from placeopt.period.bounds.set_prices import PRICES, OutOfTimeError, SetPricer, UndecidedError
+from placeopt.period.bounds.set_prices import DEPTH, PRICES, OutOfTimeError, SetPricer, UndecidedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _STEADY, _LEAST_STEADY = 0.8, 0.1  # share of the steady prices in a mixture; below the second none
 _DISJOINT, _DEAR = 3, 0.5  # further sets of a round, of nodes not in the others, and their least price relative to the first's
 _PART = 0.1  # of what is open: closer is not settled
+_NEAR = 1.1  # factor below which what prices miss is looked at closely
+_CLOSE = 1.002  # and below which fine buckets are worth their time
 _FINE = 2e-5  # a bisection ends at this relative width
 _TOLERANCE = 1e-7
 
@@ -142,7 +144,14 @@ class CoverBound:
             if self.pricer.load(members) <= limit:
                 master.add(members)
         steady = self.model.smallest_times / max(1.0, float(self.model.smallest_times.sum()))
-        closest, count = np.inf, len(self.model.types[self.g])
+        count, price = len(self.model.types[self.g]), np.floor(steady * PRICES).astype(np.int64)
+        found, closest = self._ask(price, limit, 1)  # uniform prices are good ones, and refute much at once
+        if found is None and closest == 0.0:
+            return True
+        if found is not None:
+            found, closest = self._dearest(price, limit, found, closest)
+            self._settle(price, limit, closest)
+            self._add(master, found)
         steady, share, improved = steady * count, _STEADY, True  # share of the steady prices
         while True:
             if improved:
@@ -152,21 +161,25 @@ class CoverBound:
                     return False
             mixed = share * steady + (1 - share) * prices
             price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
-            found, missed = self._ask(price, limit)
-            if found is None:
-                return missed == 0.0
-            if missed < closest:
+            found, missed = self._ask(price, limit, DEPTH if share == 0.0 else 1)
+            if found is None and missed == 0.0:
+                return True
+            if found is not None and missed < min(closest, _NEAR):
+                found, missed = self._dearest(price, limit, found, missed)
+            improved = found is not None and self._add(master, found) and float(prices[found].sum()) > 1 + _TOLERANCE
+            if found is not None and missed < closest:
                 closest, steady = missed, mixed / float(mixed[found].sum())
                 self._settle(price, limit, missed)
-            improved = self._add(master, found) and float(prices[found].sum()) > 1 + _TOLERANCE
-            if improved:
+            if found is not None and improved:
                 self._add_disjoint(master, price, limit, found)
             elif share == 0.0:
-                return False  # floating-point arithmetic has no better prices
+                return False  # floating-point arithmetic, or coarse buckets, have no better prices
             else:
                 share = share / 2 if share >= _LEAST_STEADY else 0.0
 
-    def _ask(self, price: NDArray[np.int64], limit: int) -> tuple[NDArray[np.bool_] | None, float]:
+    def _ask(
+        self, price: NDArray[np.int64], limit: int, depth: int
+    ) -> tuple[NDArray[np.bool_] | None, float]:
         """Return (None, 0) if integer prices refute `limit`, (None, 1) if that is not known, else a set and how dear it is."""
         usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
         count = len(self.model.types[self.g])
@@ -175,12 +188,25 @@ class CoverBound:
         )
         least = -(-pay // count)
         try:
-            found = self.pricer.dearest(price, usable, limit, max(1, least))
+            found = self.pricer.dearest(price, usable, limit, max(1, least), depth=depth)
         except UndecidedError:
             return None, 1.0
         if found is None:
             return None, 0.0 if least > 0 else 1.0
         return found, float(price[found].sum()) / max(1, least)
+
+    def _dearest(
+        self, price: NDArray[np.int64], limit: int, found: NDArray[np.bool_], missed: float
+    ) -> tuple[NDArray[np.bool_], float]:
+        """Return the dearest set, or about, and how dear it is: prices count as close by what the dearest set says."""
+        usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
+        worth = int(price[found].sum())
+        try:
+            while (better := self.pricer.dearest(price, usable, limit, int(price[found].sum()) + 1, depth=1)) is not None:
+                found = better
+        except UndecidedError:
+            pass
+        return found, missed * float(price[found].sum()) / max(1, worth)
 
     def _knapsack(self, h: int, price: NDArray[np.int64], limit: int) -> int:
         """Return what no shares of nodes on the devices of type `h` exceed in price: r room + sum_v max(0, p_v - r ticks_v).
@@ -202,10 +228,9 @@ class CoverBound:
     def _settle(self, price: NDArray[np.int64], limit: int, missed: float) -> None:
         """Raise `lower` as far as these prices, which miss refuting `limit` by the factor `missed`, go."""
         high = int(limit / max(1.0, missed)) + 1
-        part = max(1, int(_PART * (limit - self.lower)))
-        while high - self.lower > part:
+        while high - self.lower > max(1, int(_PART * (limit - self.lower))):
             middle = (self.lower + high + 1) // 2
-            found, short = self._ask(price, middle - 1)
+            found, short = self._ask(price, middle - 1, DEPTH if missed < _CLOSE else 1)
             if found is None and short == 0.0:
                 self.lower = middle
             else:
@@ -220,7 +245,7 @@ class CoverBound:
         for _ in range(_DISJOINT):
             usable = usable & ~found
             try:
-                other = self.pricer.dearest(np.where(usable, price, 0), usable, limit, least, quick=True)
+                other = self.pricer.dearest(np.where(usable, price, 0), usable, limit, least, depth=0)
             except UndecidedError:
                 return
             if other is None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 PRICES = 1 << 40
 """Sum of the integer prices, about: a multiplier times any load stays below 2^62."""
 
+DEPTH = 4
 _SEARCH_BITS, _PROOF_BITS = (8, 10), (10, 12, 14, 16)  # buckets, as powers of two, in the order in which they are tried
 _SCALES = (1.0, 0.0, 0.7, 1.4)  # multipliers whose bounds are used, relative to the best one; 0 sees the least price itself
 _HALVINGS = 45
@@ -179,13 +180,14 @@ class SetPricer:
         self._rest = np.zeros((len(_SCALES), int(self.graph.layer[-1])), dtype=np.int64)
 
     def dearest(
-        self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int, *, quick: bool = False
+        self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int, *, depth: int = DEPTH
     ) -> NDArray[np.bool_] | None:
         """Return a set of load at most `limit` and price at least `least`, about the dearest; None proves that there is none.
 
         Parameters
         ----------
-        usable : nodes that may be in the set. quick : give up where the coarsest buckets find none.
+        usable : nodes that may be in the set.
+        depth : how many sizes of buckets are tried for a proof; with 0 it gives up where the coarsest find no set.
 
         Raises
         ------
@@ -199,13 +201,11 @@ class SetPricer:
         asked = self._question(price, usable, limit, least)
         if asked is None:
             return None
-        for bits in _SEARCH_BITS[:1] if quick else _SEARCH_BITS:
+        for bits in _SEARCH_BITS if depth else _SEARCH_BITS[:1]:
             found = self._answer(asked._replace(shift=_shift(limit, bits)))
             if found is not None:
                 return found
-        if quick:
-            raise UndecidedError
-        for bits in _PROOF_BITS:
+        for bits in _PROOF_BITS[:depth]:
             for relaxed in (True, False):
                 found = self._answer(asked._replace(shift=_shift(limit, bits), relaxed=relaxed))
                 if found is None and relaxed:
