@@ -175,7 +175,7 @@ HARD = (
     "layer_inceptionv3_training",
     "operator_bert_l-12_inference",
 )
-"""Instances whose best split without contiguity is not proved."""
+"""Instances whose best split without contiguity a plain CP-SAT model does not prove."""
 
 # file: (the authors' greedy, an earlier search of ours with one slot, its bound), run here
 LATENCY = {

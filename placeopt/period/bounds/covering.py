@@ -38,6 +38,7 @@ _NEAR = 1.1  # factor below which what prices miss is looked at closely
 _CLOSE = 1.002  # and below which fine buckets are worth their time
 _FINE = 2e-5  # a bisection ends at this relative width
 _TOLERANCE = 1e-7
+_MAX_NODES = 1500
 
 
 def main_type(model: ContractedProblem) -> int | None:
@@ -49,7 +50,7 @@ def main_type(model: ContractedProblem) -> int | None:
 def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
     """Return what refutes periods of `model` until `deadline`; None where its sets make no small graph."""
     g = main_type(model)
-    if g is None or model.num_nodes < 2:
+    if g is None or not 2 <= model.num_nodes <= _MAX_NODES:
         return None
     graph = frontier_graph(model, g, deadline)
     return None if graph is None else CoverBound(model, g, SetPricer(graph, model.largest_load, deadline))

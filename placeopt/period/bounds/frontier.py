@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from placeopt.period.contracted import ContractedProblem
 
 MAX_STATES = 100_000
-_MAX_STARTS = 24
+_MAX_STARTS, _MAX_WIDTH = 24, 4096
 _SOME = 2  # pins of a tensor that are held: none of those decided (0), all (1), or some but not all
 
 
@@ -66,21 +66,23 @@ def _touching(num_nodes: int, pins: list[list[int]]) -> list[list[int]]:
 
 
 def _thin_order(num_nodes: int, pins: list[list[int]], deadline: float) -> list[int] | None:
-    """Return the best of some greedy orders of the nodes, by 2^(open tensors) added up; None at the deadline."""
+    """Return the best of some greedy orders of the nodes, by 2^(open tensors) added up; None if none is ready in time."""
     touching = _touching(num_nodes, pins)
     starts = sorted(range(num_nodes), key=lambda v: (len(touching[v]), v))[:_MAX_STARTS]
     best: tuple[int, list[int]] | None = None
     for start in starts:
-        if time.perf_counter() >= deadline:
-            return None
-        found = _greedy_order(start, touching, pins)
+        found = _greedy_order(start, touching, pins, deadline)
+        if found is None:
+            break
         if best is None or found[0] < best[0]:
             best = found
     return None if best is None else best[1]
 
 
-def _greedy_order(start: int, touching: list[list[int]], pins: list[list[int]]) -> tuple[int, list[int]]:
-    """Return (cost, order) of the order that opens least and closes most at every step, oldest tensors first."""
+def _greedy_order(
+    start: int, touching: list[list[int]], pins: list[list[int]], deadline: float
+) -> tuple[int, list[int]] | None:
+    """Return (cost, order) of the order that opens least and closes most at every step, oldest tensors first; None if late."""
     left = [len(nodes) for nodes in pins]
     opened: dict[int, int] = {}  # tensor -> when it was opened
     order: list[int] = []
@@ -93,6 +95,8 @@ def _greedy_order(start: int, touching: list[list[int]], pins: list[list[int]]) 
         return opening - closing, -closing, min((opened.get(t, len(touching)) for t in touching[v]), default=0), v
 
     while outside:
+        if time.perf_counter() >= deadline:
+            return None
         v = min(waiting, key=score) if waiting else min(outside, key=lambda u: (len(touching[u]), u))
         waiting.discard(v)
         outside.discard(v)
@@ -123,6 +127,8 @@ def _states(compute: list[int], tensors: list[_Tensor], order: list[int], deadli
         remain = [t for t in opened if left[t]] + [t for t in touching[v] if t not in opened and left[t]]
         found: dict[tuple[int, ...], int] = {}
         for state in states:
+            if len(found) > _MAX_WIDTH:
+                return None
             known = dict(zip(opened, state, strict=True))
             for held in (0, 1):
                 here, paid = dict(known), compute[v] * held
