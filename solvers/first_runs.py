@@ -134,7 +134,7 @@ def period_search() -> None:
 
 def period_columns() -> None:
     """Prove a bound by the sets of one device."""
-    from placeopt.period.bounds.columns import column_bound
+    from placeopt.period.bounds.prices import column_bound
 
     column_bound(small_problem("period"), 0, None, 60.0)
 

@@ -33,7 +33,7 @@ from placeopt.model.errors import InfeasibleProblemError
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.objective import INFEASIBLE
 from placeopt.model.placement import Placement
-from placeopt.period.bounds.columns import PriceBound
+from placeopt.period.bounds.prices import PriceBound
 from placeopt.period.contracted import contract
 from placeopt.period.evaluate import period_batch, period_loads
 from placeopt.period.loads import order_edges

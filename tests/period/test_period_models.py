@@ -13,7 +13,7 @@ from placeopt.latency.bounds.flow import FlowBound
 from placeopt.latency.judge import latency_violations
 from placeopt.model.budget import Budget
 from placeopt.period.bounds import period_bounds
-from placeopt.period.bounds.columns import column_bound
+from placeopt.period.bounds.prices import column_bound
 from placeopt.period.judge import period_violations
 from placeopt.solvers.exact import latency_cp_sat
 from placeopt.solving.registry import make_solver

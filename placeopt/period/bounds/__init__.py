@@ -35,8 +35,8 @@ def period_bounds(
     """
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.period.bounds.area import area
-    from placeopt.period.bounds.columns import column_bound
     from placeopt.period.bounds.combinatorial import largest_op, pigeonhole
+    from placeopt.period.bounds.prices import column_bound
     from placeopt.period.contracted import contract
 
     end, best = time.perf_counter() + seconds, 0

@@ -29,14 +29,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from placeopt.model.interruptible import solve_interruptibly
-from placeopt.period.bounds.covering import cover_bound
-from placeopt.period.contracted import contract
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from placeopt.model.problem import PlacementProblem
-    from placeopt.period.bounds.covering import CoverBound
     from placeopt.period.contracted import ContractedProblem
 
 _MARGIN = 1e-5
@@ -47,39 +43,6 @@ _ROUNDS = 60
 _SMOOTHING = 0.5
 _INTEGER_PRICES = 10**9
 _MAX_NODES = 1500
-
-
-def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
-    """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known placement."""
-    return PriceBound(problem).raise_from(lower, upper, seconds)
-
-
-class PriceBound:
-    """The bound by prices in several turns, each with a better value: the sets of earlier turns are kept."""
-
-    def __init__(self, problem: PlacementProblem) -> None:
-        self._problem = problem
-        self._model: ContractedProblem | None = None  # contracted for the first turn's value, which is above the later ones
-        self._cover: CoverBound | None = None
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether another turn would go on where the last one ended."""
-        return self._cover is not None and self._cover.unfinished
-
-    def raise_from(self, lower: int, upper: int | None, seconds: float) -> int:
-        """Return the best bound from `lower` on; at most `upper`, which never rises from turn to turn."""
-        deadline = time.perf_counter() + seconds
-        if self._model is None:
-            self._model = contract(self._problem, contiguity="none", limit=upper)
-            self._cover = cover_bound(self._model, deadline)
-        most = max(lower, int(self._model.smallest_times.sum()) + 1 if upper is None else upper)
-        if self._cover is not None:
-            self._cover.pricer.deadline = deadline
-            lower = self._cover.raise_from(lower, most)
-            if lower >= most or time.perf_counter() >= deadline or self._cover.fits_memory():
-                return lower
-        return ColumnBound(self._model, deadline).raise_from(lower, most)
 
 
 class _OutOfTimeError(Exception):
