@@ -47,6 +47,9 @@ OTHERS = sorted(
     if (spec.kind, objective) != ("placement", "makespan") and not spec.broken
 )
 """(kind, objective, name) of every registered solver of anything but the makespan of a placement."""
+NEED_TORCH = ("graph-placer", "neural-parsing", "recurrent-placer", "soft-grouper", "visiting-placer")
+"""Solvers that refuse where torch is not installed (tests/policy/test_network_placers.py holds that)."""
+
 EVALUATIONS = 48
 SMALL = {"num_workers": 1, "workers": 1}
 """Options that keep a solver deterministic and thrifty, given where it has such a field."""
@@ -138,6 +141,8 @@ def solved(name, instance, seed=0):
 @pytest.fixture(params=SOLVERS)
 def name(request):
     """Name of a registered solver."""
+    if request.param in NEED_TORCH:
+        pytest.importorskip("torch")
     return request.param
 
 

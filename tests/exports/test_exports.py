@@ -389,6 +389,8 @@ def test_devices_have_names_of_the_framework():
 )
 def test_wrong_exports_are_refused(to, options, reason):
     """An unknown target, a missing or unfit model and an unknown option are one line each."""
+    if to == "torch":
+        pytest.importorskip("torch")
     problem = po.load("gen:chain-mm?size=100", cluster="2xA100")
     with pytest.raises(po.InputError, match=reason):
         export(problem, po.Placement(np.zeros(problem.num_ops, dtype=np.int64)), to, **options)
