@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from placeopt.period.bounds.covering import CoverBound
     from placeopt.period.contracted import ContractedProblem
 
+COVER_SHARE = 0.6
+"""Share of a turn for the sets of a thin frontier; where that is not done by then, the rest is for sets one by one."""
+
 
 def column_bound(problem: PlacementProblem, lower: int, upper: int | None, seconds: float) -> int:
     """Return the best bound by prices, from `lower` on; at most `upper`, the value of a known placement."""
@@ -41,8 +44,8 @@ class PriceBound:
             self._cover = cover_bound(self._model, deadline)
         most = max(lower, int(self._model.smallest_times.sum()) + 1 if upper is None else upper)
         if self._cover is not None:
-            self._cover.pricer.deadline = deadline
+            self._cover.pricer.deadline = deadline - (1 - COVER_SHARE) * seconds
             lower = self._cover.raise_from(lower, most)
-            if lower >= most or time.perf_counter() >= deadline or self._cover.fits_memory():
+            if lower >= most or not self._cover.unfinished and self._cover.fits_memory():
                 return lower
         return ColumnBound(self._model, deadline).raise_from(lower, most)
