@@ -46,6 +46,6 @@ class PriceBound:
         if self._cover is not None:
             self._cover.pricer.deadline = deadline - (1 - COVER_SHARE) * seconds
             lower = self._cover.raise_from(lower, most)
-            if lower >= most or not self._cover.unfinished and self._cover.fits_memory():
+            if lower >= most or (not self._cover.unfinished and self._cover.fits_memory()):
                 return lower
         return ColumnBound(self._model, deadline).raise_from(lower, most)
