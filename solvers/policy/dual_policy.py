@@ -69,9 +69,6 @@ COOLER = 0.5
 APART = 0.6
 """Part of the local steps after which the best chain goes on alone."""
 
-ENDLESS = 2**53
-"""Evaluations where only time is limited."""
-
 STUCK = 0.002
 """Part of the value by which a chain must be below where it began by then, and whole episodes below the seed, to go on where
 moves may follow."""
@@ -194,8 +191,8 @@ class DualPolicy(LearnedPlacer):
     def _place_groups(self, tracker: Tracker[Placement], seed: int | None, rng: np.random.Generator) -> None:
         """Learn where groups go, and end at half of the share if nothing is ahead of the seed's value by then."""
         search = Post().sampling(BudgetedEvaluator(tracker), tracker.solution, rng)
-        share, seconds = self.grouped / 2, tracker.seconds_left * self.grouped / 2
-        evaluations = int(min(tracker.evaluations_left, ENDLESS) * share)
+        share = self.grouped / 2
+        evaluations, seconds = int(tracker.evaluations_left * share), tracker.seconds_left * share
         for _ in range(2):
             search.run(evaluations, tracker.elapsed + seconds)
             if seed is not None and tracker.value is not None and tracker.value >= (1 - STUCK) * seed:

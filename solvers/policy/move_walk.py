@@ -153,8 +153,8 @@ def walk_on(
         placement = tracker.solution
         walk = MoveWalk(space, space.sequence_of(placement), placement.device.astype(np.int64), rng)
         cycle = CYCLE * space.problem.num_ops
-        left = int(tracker.evaluations_left) if tracker.budget.evaluations is not None else cycle
-        steps, done = max(1, left if left < 2 * cycle else cycle), 0
+        left, done = tracker.evaluations_left, 0
+        steps = max(1, left if left < 2 * cycle else cycle)
         while done < steps and not tracker.stop():
             now = min(LEG, steps - done)
             made = max(1, walk.learn(policy, gains, now, (done / steps, (done + now) / steps)))
