@@ -1,0 +1,215 @@
+"""The gap of `solve` in 60 s, beside what an earlier version proves by `solve` and `bound` with 60 s each.
+
+    git worktree add --detach EARLIER 2f0eb8a
+    python results/exact/sixty.py after                    # this version, each instance in a process of its own
+    python results/exact/sixty.py before --tree EARLIER    # its `solve` and its `bound`, one after the other
+
+Instances are those of results/exact, results/benchmark and results/scaling, without the 139 published optima (all proved, stage `optima` of
+study.py). A row that is there is skipped (`--again` measures it anew), `--only TEXT` takes the rows whose name holds TEXT, `--for` starts no
+further row after so many seconds. `before` skips what `after` proved: no gap is smaller than none. Both write sixty.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+TABLE = HERE / "sixty.csv"
+SECONDS = 60.0
+
+Row = dict[str, Any]
+Source = tuple[Any, ...]
+"""Kind of an instance ("doppler", "random", "llama", "generated", "split", "latency") and what names it."""
+
+GENERATED = (
+    "chain-mm", "ffnn", "llama-block", "llama-layer", "inception-v3", "resnet50", "densenet121", "nasnet-cell", "bert-base", "gpt2",
+    "mt5", "flava", "moe?layers=2", "nmt", "rnn-lm", "cholesky", "fft", "layered?layers=16&width=20&seed=1",
+)  # fmt: skip
+SCALING = (
+    "layered?layers=12&width=12&seed=1", "layered?layers=40&width=40&seed=1", "layered?layers=120&width=120&seed=1",
+    "llama?layers=1", "llama?layers=4", "llama?layers=16",
+)  # fmt: skip
+SPLITS = (
+    "layer_bert24_inference", "layer_bert24_training", "layer_gnmt_inference", "layer_resnet50_inference",
+    "layer_inceptionv3_inference", "layer_inceptionv3_training", "operator_bert_l-3_inference", "operator_bert_l-3_training",
+    "operator_bert_l-12_inference", "operator_resnet50_inference",
+)  # fmt: skip
+LATENCIES = (
+    "layer_bert24_inference", "layer_gnmt_inference", "layer_resnet50_inference", "operator_bert_l-3_inference",
+    "operator_bert_l-6_inference", "operator_resnet50_inference",
+)  # fmt: skip
+
+
+def instances() -> dict[str, Source]:
+    """Return what to load by the name of its row."""
+    found: dict[str, Source] = {}
+    for contention in ("none", "pair"):
+        for devices in (4, 8):
+            for name in ("chain_mm", "ffnn", "llama_block"):
+                found[f"{name}, {devices} devices, {contention}"] = ("doppler", name, devices, contention)
+    for devices in (4, 8):
+        for costs in ("own", "doppler"):
+            found[f"llama-layer, {devices} devices, {costs} costs"] = ("llama", devices, costs)
+    for seed in range(5):
+        found[f"layered-60-{seed}, 4 devices"] = ("random", seed)
+    for name in GENERATED:
+        found[f"gen:{name} on 4xP100"] = ("generated", f"gen:{name}", "4xP100")
+    for name in SCALING:
+        for cluster in ("4xA100", "16xA100"):
+            found[f"gen:{name} on {cluster}"] = ("generated", f"gen:{name}", cluster)
+    for name in SPLITS:
+        for contiguity in ("chain", "none"):
+            found[f"period of {name}, contiguity {contiguity}"] = ("split", name, contiguity)
+    for name in LATENCIES:
+        for slots in (1, 2):
+            found[f"latency of {name}, {slots} slots"] = ("latency", name, slots)
+    for seed in (1, 2, 3):
+        source = f"gen:layered?layers=400&width=256&seed={seed}"
+        found[f"{source} on uniform:64"] = ("generated", source, "uniform:64")
+    return found
+
+
+# --- in the process of one row: only names that both versions have ---------------------------------------
+
+
+def load(source: Source) -> Any:
+    """Return the problem of an instance, read by the version that PYTHONPATH names."""
+    import numpy as np
+    from exact_instances import doppler, random_layered
+
+    import placeopt as po
+
+    data = Path(os.environ["PLACEOPT_DATA"])
+    kind, *names = source
+    if kind == "doppler":
+        return doppler(data, *names)
+    if kind == "random":
+        return random_layered(60, 4, *names)
+    if kind == "generated":
+        return po.load(names[0], cluster=names[1])
+    if kind == "llama":
+        own = po.load("gen:llama-layer", cluster=f"uniform:{names[0]}")
+        ticks = np.repeat(4 * own.min_compute[own.producer][:, None], own.transfer.shape[1], axis=1)
+        return own if names[1] == "own" else own.replace(transfer=ticks)
+    files = data / "dnn-partitioning"
+    if kind == "split":
+        return po.load(files / "throughput" / f"{names[0]}.json", objective="period", contiguity=names[1])
+    return po.load(files / "latency" / f"{names[0]}.json", objective="latency", slots=names[1])
+
+
+def warmed(problem: Any) -> None:
+    """Compile what a small problem of the same objective needs."""
+    import placeopt as po
+
+    small = {"makespan": ("random", 0), "period": ("split", SPLITS[0], "none"), "latency": ("latency", LATENCIES[0], 1)}
+    problem = load(small[problem.objective])
+    po.solve(problem, seconds=6)
+    bound(problem, 3)
+
+
+def bound(problem: Any, seconds: float) -> int:
+    """Return what `bound` proves; its home has moved since."""
+    import placeopt as po
+
+    if hasattr(po, "bound"):
+        return int(po.bound(problem, seconds=seconds).value)
+    from placeopt.bounds import bound as prove
+
+    return int(prove(problem, seconds=seconds).value)
+
+
+def one(source: Source, alone: bool) -> None:
+    """Print value, bound and times of one instance; with `alone` false, of `bound` too."""
+    import placeopt as po
+
+    problem = load(source)
+    warmed(problem)
+    began = time.perf_counter()
+    result = po.solve(problem, seconds=SECONDS)
+    row: Row = {"value": result.objective, "bound": result.lower_bound, "method": result.bound_method,
+                "seconds": round(time.perf_counter() - began, 2)}  # fmt: skip
+    if not alone and result.objective != result.lower_bound:
+        began = time.perf_counter()
+        row["bound alone"] = bound(problem, SECONDS)
+        row["seconds alone"] = round(time.perf_counter() - began, 2)
+    print(json.dumps(row))
+
+
+# --- rows ------------------------------------------------------------------------------------------------
+
+
+def in_own_process(source: Source, tree: Path, alone: bool) -> Row:
+    """Run one instance with the version in `tree`."""
+    paths = os.pathsep.join([str(tree), str(tree / "tests")])
+    answer = subprocess.run(
+        [sys.executable, __file__, "one", json.dumps(source), *(["--alone"] if alone else [])],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths}, cwd=tree,
+    )  # fmt: skip
+    if answer.returncode:
+        raise SystemExit(f"{source}: {answer.stderr.strip()}")
+    row: Row = json.loads(answer.stdout.splitlines()[-1])
+    return row
+
+
+def gap(row: Row, side: str) -> float | None:
+    """Return the gap in per cent that a row shows for "before" (by the better bound) or "after"; None where not measured."""
+    value, proved = row.get(f"{side} value"), row.get(f"{side} bound")
+    if value in (None, ""):
+        return None
+    alone = row.get(f"{side} bound alone") or 0
+    return 100 * (1 - max(float(proved), float(alone)) / float(value))
+
+
+def measure(side: str, options: argparse.Namespace) -> None:
+    """Measure the rows of one side that are missing, rewriting the table after each."""
+    from placeopt.experiments.studies import data_folder, read_csv, write_csv
+
+    os.environ["PLACEOPT_DATA"] = str(data_folder())
+    columns = ["value", "bound", "method", "seconds", *(["bound alone", "seconds alone"] if side == "before" else [])]
+    rows: dict[str, Row] = {row["instance"]: row for row in read_csv(TABLE)} if TABLE.exists() else {}
+    end = time.monotonic() + options.seconds
+    for name, source in instances().items():
+        row = rows.setdefault(name, {"instance": name})
+        there = row.get(f"{side} seconds") not in (None, "")
+        needless = side == "before" and gap(row, "after") == 0
+        if options.only not in name or (there and not options.again) or needless:
+            continue
+        if time.monotonic() > end:
+            print(f"stopped before {name}; run it again to continue")
+            return
+        found = in_own_process(source, options.tree.resolve(), side == "after")
+        rows = {r["instance"]: r for r in read_csv(TABLE)} if TABLE.exists() else rows
+        rows.setdefault(name, {"instance": name}).update({f"{side} {key}": found.get(key, "") for key in columns})
+        heads = ["instance", *(f"{s} {key}" for s in ("before", "after") for key in ("value", "bound", "method", "seconds")),
+                 "before bound alone", "before seconds alone"]  # fmt: skip
+        write_csv(TABLE, [{head: r.get(head, "") for head in heads} for r in rows.values()])
+        print(name, found, flush=True)
+
+
+def main() -> None:
+    """Measure one side."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("side", choices=("before", "after", "one"))
+    parser.add_argument("source", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tree", type=Path, default=ROOT, help="the version to measure (default: this one)")
+    parser.add_argument("--only", default="", metavar="TEXT")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--for", dest="seconds", type=float, default=float("inf"))
+    options = parser.parse_args()
+    if options.side == "one":
+        one(tuple(json.loads(options.source)), options.alone)
+    else:
+        measure(options.side, options)
+
+
+if __name__ == "__main__":
+    main()
