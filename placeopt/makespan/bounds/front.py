@@ -8,11 +8,11 @@ T >= t + s what is left has to fit into the middle, so
     T >= t + s + ceil((sum_v w_v - W(t) - W'(s)) / Y).
 
 W(t) is the maximum of a small scheduling problem: only ops whose head is below t can start before t, an op that
-does counts with the part before t, and nothing after t matters. CP-SAT bounds it for growing t, first as a maximum,
-then by asking whether so much energy can be reached (its upper bound is enough for the proof); W'(s) is the same problem on the reversed graph with tails for heads. Precedence, transfers
-between different devices and one op at a time per device are kept; contention, memory and the choice of links are
-relaxed. At the start of a schedule devices wait for the first results to arrive: this is where the bounds by heads
-alone lose most.
+does counts with the part before t, and nothing after t matters. CP-SAT bounds it for growing t, first as a
+maximum, then by asking whether so much energy can be reached (its upper bound is enough for the proof); W'(s)
+is the same problem on the reversed graph with tails for heads. Precedence, transfers between different devices
+and one op at a time per device are kept; contention, memory and the choice of links are relaxed. At the start
+of a schedule devices wait for the first results to arrive: this is where the bounds by heads alone lose most.
 """
 
 from __future__ import annotations
