@@ -38,6 +38,7 @@ MOST_CANDIDATES = 160
 
 LARGEST_TIME = 2**40
 _FIRST, _GROWTH, _LAST, _FINE = 0.05, 1.3, 0.7, 1.06  # t as a share of the known bound, and of the last t
+_FAILURES = 3  # windows that may take too long, for each side, before a round ends
 _TRY_SECONDS, _PATIENCE = 1.0, 3.0  # first limit for one front; each later round has three times as much
 _CLOSE = 5000  # part of a window's ticks and devices below which its maximum is known well enough
 _LOOK, _QUESTION = 0.3, 0.25  # shares of that limit for the maximum itself, and for one question of the bisection
@@ -71,13 +72,19 @@ class Fronts:
         self.most: dict[int, int] = {0: 0}  # window -> energy
         self.solved = 0  # largest window whose maximum is known
         self.failed: int | None = None  # smallest window that took too long
+        self.failures = 0  # windows that did, in this round
 
     def next_window(self, known: int) -> int | None:
         """The window to try next: ever larger ones, then between the last one solved and the first one not."""
         if self.failed is None:
             window = max(int(_FIRST * known), int(self.solved * _GROWTH), self.solved) + 1
             return window if window <= _LAST * known else None
-        return (self.solved + self.failed) // 2 if self.failed > self.solved * _FINE + 1 else None
+        wide = self.failures < _FAILURES and self.failed > self.solved * _FINE + 1
+        return (self.solved + self.failed) // 2 if wide else None
+
+    def again(self) -> None:
+        """Begin a round with more time."""
+        self.failed, self.failures = None, 0
 
     def extend(self, window: int, seconds: float) -> None:
         """Bound the energy of one window within about `seconds`."""
@@ -91,7 +98,7 @@ class Fronts:
         if exact:
             self.solved = max(self.solved, window)
         else:
-            self.failed = window
+            self.failed, self.failures = window, self.failures + 1
 
     def _maximum(self, candidates: list[int], window: int, known: int, seconds: float) -> tuple[int, bool]:
         """Return the best bound on the energy of a window found, and whether some schedule (nearly) reaches it.
@@ -304,7 +311,7 @@ def front_proof(evidence: Evidence, end: float, num_workers: int = 2) -> FrontPr
         limit = _TRY_SECONDS
         while limit <= seconds:
             for side in sides:
-                side.failed = None
+                side.again()
             tried = True
             while tried and time.perf_counter() < end and (upper is None or best < upper):
                 tried = False
