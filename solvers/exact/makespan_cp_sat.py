@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortools.sat.python import cp_model
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.makespan.bounds.front import front_bound
+from placeopt.makespan.bounds.front import FrontSearch
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
 from placeopt.model.interruptible import solve_interruptibly
@@ -35,8 +34,8 @@ if TYPE_CHECKING:
 PROBE_SECONDS, PROBE_SHARES = 20.0, (0.06, 0.2)
 """Time for horizons at the lower bound, before and after the bound by fronts: seconds at most, and shares of the time left."""
 
-FRONT_SECONDS, FRONT_SHARE = 20.0, 0.2
-"""Time for the bound by fronts."""
+FRONT_SECONDS, FRONT_SHARE, CLOSING_FRONT_SHARE = 20.0, 0.2, 0.3
+"""Time for the bound by fronts: seconds at most, and share of the time left, alone and before each run beside searches."""
 
 FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 """Shares of the time left for a first run of the whole model, and then for windows (`lns`)."""
@@ -88,7 +87,8 @@ def _search_whole(
         # where segments help, fronts add little: that time is worth more to the search
         if not _raise_by_segments(tracker, analysis) and tracker.budget.evaluations is None and not tracker.stop():
             before = tracker.lower_bound
-            _raise_by_fronts(settings, tracker, analysis)
+            fronts = FrontSearch(analysis.evidence(before), settings.num_workers)
+            _raise_by_fronts(fronts, tracker, FRONT_SHARE)
             if tracker.lower_bound > before:
                 _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[1])
         _try_shapes(settings, problem, tracker, analysis, unit)
@@ -119,10 +119,11 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
     _try_tight(settings, problem, tracker, analysis, unit)
     _raise_by_segments(tracker, analysis)
     _try_shapes(settings, problem, tracker, analysis, unit)
+    fronts = FrontSearch(analysis.evidence(tracker.lower_bound), settings.num_workers)
     for turn, share in enumerate(CLOSING_SHARES):
         before = tracker.lower_bound
-        if turn == 1 and not tracker.stop():
-            _raise_by_fronts(settings, tracker, analysis)
+        if turn > 0 and not tracker.stop():
+            _raise_by_fronts(fronts, tracker, CLOSING_FRONT_SHARE)
         if not tracker.stop() and (turn == 0 or tracker.lower_bound > before):
             _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[min(turn, 1)])
         if tracker.stop() or _solve_on_grid(settings, problem, tracker, analysis, unit, share):
@@ -182,10 +183,11 @@ def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis) -> bool:
     return tracker.lower_bound > before
 
 
-def _raise_by_fronts(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
-    end = time.perf_counter() + min(FRONT_SECONDS, FRONT_SHARE * tracker.seconds_left)
-    evidence = replace(analysis.evidence(tracker.lower_bound), upper=tracker.value)
-    tracker.raise_bound(front_bound(evidence, end, settings.num_workers), "front")
+def _raise_by_fronts(fronts: FrontSearch, tracker: Tracker[Placement], share: float) -> None:
+    end = time.perf_counter() + min(FRONT_SECONDS, share * tracker.seconds_left)
+    found = fronts.run(end, tracker.lower_bound, tracker.value)
+    if found is not None:
+        tracker.raise_bound(found.bound, "front")
 
 
 def _probe(

@@ -18,17 +18,14 @@ of a schedule devices wait for the first results to arrive: this is where the bo
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
+from placeopt.makespan.bounds.front_model import FrontModel
 from placeopt.makespan.bounds.head_tail import class_energy, fits, weight_choices
-from placeopt.makespan.bounds.relaxation import INFINITE
-from placeopt.model.interruptible import solve_interruptibly
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
-    from ortools.sat.python import cp_model
 
     from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.relaxation import Relaxation
@@ -89,7 +86,11 @@ class Fronts:
     def extend(self, window: int, seconds: float) -> None:
         """Bound the energy of one window within about `seconds`."""
         before = max(w for w in self.most if w < window)
-        known = min(window * self.width, self.most[before] + (window - before) * self.width)
+        known = min(
+            window * self.width,
+            self.most[before] + (window - before) * self.width,
+            self.most.get(window, window * self.width),
+        )
         candidates = self.order[self.earliest[self.order] < window].tolist()
         exact = False
         if len(candidates) <= MOST_CANDIDATES:
@@ -122,162 +123,6 @@ class Fronts:
         return known, known - reached <= close
 
 
-class FrontModel:
-    """The model of one window for CP-SAT: which ops run in it, where and from when.
-
-    Devices of a class are interchangeable: the i-th op uses one of the first i. So are twins, ops that cost the same
-    and hang on the same ops: they run in the order of their numbers.
-    """
-
-    def __init__(self, front: Fronts, candidates: list[int], window: int, known: int) -> None:
-        from ortools.sat.python import cp_model
-
-        self.front, self.candidates, self.window, self.known = front, candidates, window, known
-        self.cp = cp_model.CpModel()
-        self.num_workers = front.num_workers
-        self.runs: dict[int, list[cp_model.IntVar | None]] = {}
-        self.active: dict[int, cp_model.IntVar] = {}
-        self.start: dict[int, cp_model.IntVar] = {}
-        self.gained: list[cp_model.IntVar] = []
-        self._place()
-        self._order()
-        self._share_classes()
-        self._order_twins()
-        self.cp.add(sum(self.gained) <= known)
-
-    def maximum(self, seconds: float) -> tuple[int, int]:
-        """Return the energy of the best schedule found and a bound on that of all schedules."""
-        from ortools.sat.python import cp_model
-
-        model = self.cp.clone()
-        model.maximize(sum(self.gained))
-        solver = self._solver(seconds)
-        if solve_interruptibly(solver, model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return 0, self.known
-        self.known = min(self.known, int(np.floor(solver.best_objective_bound + 0.5)))
-        return round(solver.objective_value), self.known
-
-    def reaches(self, energy: int, seconds: float) -> int | bool | None:
-        """Return the energy of a schedule of at least `energy`, False if there is none, None if that stays open."""
-        from ortools.sat.python import cp_model
-
-        model = self.cp.clone()
-        model.add(sum(self.gained) >= energy)
-        solver = self._solver(seconds)
-        solver.parameters.linearization_level = 2
-        status = solve_interruptibly(solver, model)
-        if status == cp_model.INFEASIBLE:
-            return False
-        return sum(solver.value(x) for x in self.gained) if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
-
-    def _solver(self, seconds: float) -> cp_model.CpSolver:
-        from ortools.sat.python import cp_model
-
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self.num_workers
-        solver.parameters.max_time_in_seconds = max(0.01, seconds)
-        return solver
-
-    def _place(self) -> None:
-        """At most one device runs an op, from its head on; what is before the end of the window counts."""
-        front, model, window = self.front, self.cp, self.window
-        r, head = front.relaxation, front.head
-        on_device: list[list[cp_model.IntervalVar]] = [[] for _ in r.class_of]
-        for i, v in enumerate(self.candidates):
-            active = self.active[v] = model.new_bool_var(f"a{v}")
-            start = self.start[v] = model.new_int_var(int(head[v].min()), window, f"s{v}")
-            gain = model.new_int_var(0, int(front.energy[v]), f"g{v}")
-            self.gained.append(gain)
-            model.add(gain == 0).only_enforce_if(~active)
-            self.runs[v] = []
-            seen = [0] * r.compute.shape[1]
-            for d, c in enumerate(r.class_of.tolist()):
-                seen[c] += 1
-                ticks = int(r.compute[v, c])
-                if ticks < 0 or head[v, c] >= window or seen[c] > i + 1:
-                    self.runs[v].append(None)
-                    continue
-                here = model.new_bool_var(f"x{v}_{d}")
-                self.runs[v].append(here)
-                on_device[d].append(model.new_optional_fixed_size_interval_var(start, ticks, here, f"i{v}_{d}"))
-                model.add(start >= int(head[v, c])).only_enforce_if(here)
-                model.add(gain <= int(front.weights[c]) * (window - start)).only_enforce_if(here)
-            model.add(sum(x for x in self.runs[v] if x is not None) == active)
-        for intervals in on_device:
-            model.add_no_overlap(intervals)
-
-    def _order(self) -> None:
-        """An op follows its predecessors, and their transfers where it is on another device."""
-        r, model, runs, active, start = self.front.relaxation, self.cp, self.runs, self.active, self.start
-        for u, v, pay, free in self._edges():
-            if u not in active:
-                model.add(active[v] == 0)
-                continue
-            model.add_implication(active[v], active[u])
-            lasts: int | cp_model.LinearExprT = int(r.compute[u, 0])
-            if r.compute.shape[1] > 1:
-                lasts = sum(
-                    int(r.compute[u, c]) * x for x, c in zip(runs[u], r.class_of.tolist(), strict=True) if x is not None
-                )
-            model.add(start[v] >= start[u] + lasts + free).only_enforce_if(active[v])
-            if pay == free:
-                continue
-            same = model.new_bool_var(f"same{u}_{v}")
-            for x, y in zip(runs[u], runs[v], strict=True):
-                if y is not None:
-                    model.add_bool_or([~same, ~y] + ([] if x is None else [x]))
-            if pay >= INFINITE:
-                model.add_implication(active[v], same)
-            else:
-                model.add(start[v] >= start[u] + lasts + pay).only_enforce_if([active[v], ~same])
-
-    def _edges(self) -> list[tuple[int, int, int, int]]:
-        """Edges into candidates: predecessor, op, ticks between different devices and between any."""
-        front, r = self.front, self.front.relaxation
-        rows = zip(front.source.tolist(), front.target.tolist(), r.pay.tolist(), r.free.tolist(), strict=True)
-        return [row for row in rows if row[1] in self.active]
-
-    def _share_classes(self) -> None:
-        """No more ops run at a time than a class has devices: implied, and what the linear relaxation sees."""
-        r, model = self.front.relaxation, self.cp
-        for c, size in enumerate(r.class_size.tolist()):
-            intervals = []
-            for v in self.candidates:
-                here = [x for x, of in zip(self.runs[v], r.class_of.tolist(), strict=True) if x is not None and of == c]
-                if not here:
-                    continue
-                present = model.new_bool_var(f"c{v}_{c}")
-                model.add(sum(here) == present)
-                ticks = int(r.compute[v, c])
-                intervals.append(model.new_optional_fixed_size_interval_var(self.start[v], ticks, present, f"c{v}_{c}"))
-            if size > 1 and len(intervals) > size:
-                model.add_cumulative(intervals, [1] * len(intervals), size)
-
-    def _order_twins(self) -> None:
-        """Of interchangeable ops the first runs first, and none runs without those before it."""
-        for u, v in self.twins():
-            self.cp.add_implication(self.active[v], self.active[u])
-            self.cp.add(self.start[u] <= self.start[v]).only_enforce_if(self.active[v])
-
-    def twins(self) -> list[tuple[int, int]]:
-        """Return pairs of candidates that a schedule may swap, each op with the next one of its kind."""
-        compute, head = self.front.relaxation.compute, self.front.head
-        before: dict[int, list[tuple[int, int, int]]] = {v: [] for v in self.candidates}
-        after: dict[int, list[tuple[int, int, int]]] = {v: [] for v in self.candidates}
-        for u, v, pay, free in self._edges():
-            before[v].append((u, pay, free))
-            if u in after:
-                after[u].append((v, pay, free))
-        pairs: list[tuple[int, int]] = []
-        last: dict[tuple[Any, ...], int] = {}
-        for v in self.candidates:
-            key = (*compute[v].tolist(), *head[v].tolist(), *sorted(before[v]), None, *sorted(after[v]))
-            if key in last:
-                pairs.append((last[key], v))
-            last[key] = v
-        return pairs
-
-
 class FrontProof(NamedTuple):
     """What proves a bound by fronts: the most energy of a first and of a last window, with the weights of the classes."""
 
@@ -295,39 +140,65 @@ def front_bound(evidence: Evidence, end: float, num_workers: int = 2) -> int:
 
 def front_proof(evidence: Evidence, end: float, num_workers: int = 2) -> FrontProof | None:
     """Return the best bound by fronts with what proves it, None if none is above what is known."""
-    relaxation, heads, known, upper = evidence.relaxation, evidence.heads, evidence.known, evidence.upper
-    if relaxation.problem.num_devices < 2 or known < 1 or known > LARGEST_TIME:
-        return None
-    seconds = end - time.perf_counter()
-    best, proof = known, None
-    for choice in weight_choices(relaxation, evidence.weights):
-        if not fits(relaxation, choice) or not choice.any():
-            continue
-        sides = [
-            Fronts(relaxation, head, choice, backwards=backwards, num_workers=num_workers)
-            for head, backwards in ((heads.head, False), (heads.tail, True))
+    return FrontSearch(evidence, num_workers).run(end, evidence.known, evidence.upper)
+
+
+class FrontSearch:
+    """The bound by fronts in one run or several, each of which goes on where the last one ended."""
+
+    def __init__(self, evidence: Evidence, num_workers: int = 2) -> None:
+        relaxation, heads = evidence.relaxation, evidence.heads
+        self._pairs = [
+            tuple(
+                Fronts(relaxation, head, choice, backwards=backwards, num_workers=num_workers)
+                for head, backwards in ((heads.head, False), (heads.tail, True))
+            )
+            for choice in weight_choices(relaxation, evidence.weights)
+            if fits(relaxation, choice) and choice.any() and relaxation.problem.num_devices > 1
         ]
-        total = int(sides[0].energy.sum())
-        limit = _TRY_SECONDS
-        while limit <= seconds:
-            for side in sides:
-                side.again()
-            tried = True
-            while tried and time.perf_counter() < end and (upper is None or best < upper):
-                tried = False
-                for side in sides:
-                    left = end - time.perf_counter()
-                    window = side.next_window(best)
-                    if window is not None and left > 0:
-                        tried = True
-                        side.extend(window, min(left, limit))
-                        better = _combine(sides[0], sides[1], total, best)
-                        if better is not None:
-                            best, proof = better.bound, better
-            if all(side.failed is None for side in sides):
+        self._limit = _TRY_SECONDS  # for one front
+        self.proof: FrontProof | None = None
+
+    def run(self, end: float, known: int, upper: int | None = None) -> FrontProof | None:
+        """Return what proves the best bound found until `end` (`time.perf_counter`); None if none is above `known`.
+
+        Parameters
+        ----------
+        known : a bound, ticks. upper : value of a known solution, at which the search ends.
+        """
+        seconds, before = end - time.perf_counter(), known
+        if not 1 <= known <= LARGEST_TIME or seconds < _TRY_SECONDS:
+            return None
+        limit = min(self._limit, max(_TRY_SECONDS, seconds / _PATIENCE))
+        while limit <= seconds and time.perf_counter() < end:
+            for pair in self._pairs:
+                known = self._round(pair, limit, end, known, upper)
+            complete = all(side.failed is None for pair in self._pairs for side in pair)
+            if complete or (upper is not None and known >= upper):
                 break
-            limit *= _PATIENCE
-    return proof
+            if time.perf_counter() < end:
+                self._limit = limit = _PATIENCE * limit
+        return self.proof if self.proof is not None and self.proof.bound > before else None
+
+    def _round(self, pair: tuple[Fronts, ...], limit: float, end: float, known: int, upper: int | None) -> int:
+        """Try windows for `limit` seconds each, from both ends by turns, and return the best bound."""
+        total = int(pair[0].energy.sum())
+        for side in pair:
+            side.again()
+        tried = True
+        while tried and time.perf_counter() < end and (upper is None or known < upper):
+            tried = False
+            for side in pair:
+                left = end - time.perf_counter()
+                window = side.next_window(known)
+                if window is None or left <= 0:
+                    continue
+                tried = True
+                side.extend(window, min(left, limit))
+                better = _combine(pair[0], pair[1], total, known)
+                if better is not None:
+                    known, self.proof = better.bound, better
+        return known
 
 
 def _combine(first: Fronts, last: Fronts, total: int, known: int) -> FrontProof | None:
