@@ -1,18 +1,114 @@
-"""The model of a front for CP-SAT: how much energy a first or last window of a schedule can hold."""
+"""Windows of a front: the most energy that a first or last window of a schedule can hold, by CP-SAT."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.makespan.bounds.head_tail import class_energy
 from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.model.interruptible import solve_interruptibly
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from ortools.sat.python import cp_model
 
-    from placeopt.makespan.bounds.front import Fronts
+    from placeopt.makespan.bounds.relaxation import Relaxation
+
+
+MOST_CANDIDATES = 160
+"""Ops in one front beyond which it is not tried."""
+
+FAILURES = 3
+"""Windows of one side that may take too long before a round ends."""
+
+_FIRST, _GROWTH, _LAST, _FINE = 0.05, 1.3, 0.7, 1.06  # t as a share of the known bound, and of the last t
+_CLOSE = 5000  # part of a window's ticks and devices below which its maximum is known well enough
+_LOOK, _QUESTION = 0.3, 0.25  # shares of the time for the maximum itself, and for one question of the bisection
+
+
+class Fronts:
+    """The fronts of one direction: W for growing windows.
+
+    Parameters
+    ----------
+    head : earliest start of every op in this direction, per class.
+    """
+
+    def __init__(
+        self,
+        relaxation: Relaxation,
+        head: NDArray[np.int64],
+        weights: NDArray[np.int64],
+        *,
+        backwards: bool,
+        num_workers: int,
+    ) -> None:
+        r = self.relaxation = relaxation
+        self.head, self.weights, self.num_workers = head, weights, num_workers
+        self.energy = class_energy(r.compute, weights)
+        self.width = int((r.class_size * weights).sum())
+        self.source, self.target = (r.target, r.source) if backwards else (r.source, r.target)
+        order = r.problem.topological_order
+        self.order = order[::-1] if backwards else order
+        self.earliest = head.min(axis=1)  # earliest start on any class
+        self.most: dict[int, int] = {0: 0}  # window -> energy
+        self.solved = 0  # largest window whose maximum is known
+        self.failed: int | None = None  # smallest window that took too long
+        self.failures = 0  # windows that did, in this round
+
+    def next_window(self, known: int) -> int | None:
+        """The window to try next: ever larger ones, then between the last one solved and the first one not."""
+        if self.failed is None:
+            window = max(int(_FIRST * known), int(self.solved * _GROWTH), self.solved) + 1
+            return window if window <= _LAST * known else None
+        wide = self.failures < FAILURES and self.failed > self.solved * _FINE + 1
+        return (self.solved + self.failed) // 2 if wide else None
+
+    def again(self) -> None:
+        """Begin a round with more time."""
+        self.failed, self.failures = None, 0
+
+    def extend(self, window: int, seconds: float) -> None:
+        """Bound the energy of one window within about `seconds`."""
+        before = max(w for w in self.most if w < window)
+        known = min(
+            window * self.width,
+            self.most[before] + (window - before) * self.width,
+            self.most.get(window, window * self.width),
+        )
+        candidates = self.order[self.earliest[self.order] < window].tolist()
+        exact = False
+        if len(candidates) <= MOST_CANDIDATES:
+            energy, exact = self._maximum(candidates, window, known, seconds)
+            self.most[window] = min(known, energy)
+        if exact:
+            self.solved = max(self.solved, window)
+        else:
+            self.failed, self.failures = window, self.failures + 1
+
+    def _maximum(self, candidates: list[int], window: int, known: int, seconds: float) -> tuple[int, bool]:
+        """Return the best bound on the energy of a window found, and whether some schedule (nearly) reaches it.
+
+        After a first look at the maximum itself CP-SAT is asked, by bisection, whether a schedule of at least so much
+        energy exists: that is refuted where its own bound on the maximum hardly moves.
+        """
+        end = time.perf_counter() + seconds
+        model = FrontModel(self, candidates, window, known)
+        reached, known = model.maximum(_LOOK * seconds)
+        doubtful = reached  # least energy that may be out of reach; below it a question was left open
+        close = window * self.width // _CLOSE
+        while known - doubtful > close and (left := end - time.perf_counter()) > 0:
+            target = doubtful + -(-(known - doubtful) // 2)
+            found = model.reaches(target, min(left, _QUESTION * seconds))
+            if found is False:
+                known = target - 1
+            else:
+                reached = max(reached, found or 0)
+                doubtful = max(target, reached)
+        return known, known - reached <= close
 
 
 class FrontModel:
