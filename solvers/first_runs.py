@@ -6,6 +6,7 @@ types of a real run, and as few kernels of other groups as it can.
 
 from __future__ import annotations
 
+import time
 from functools import cache
 
 import numpy as np
@@ -134,9 +135,16 @@ def period_search() -> None:
 
 def period_columns() -> None:
     """Prove a bound by the sets of one device."""
+    from placeopt.period.bounds.closing import Closing
+    from placeopt.period.bounds.covering import cover_bound
     from placeopt.period.bounds.prices import column_bound
+    from placeopt.period.contracted import contract
 
     column_bound(small_problem("period"), 0, None, 60.0)
+    model = contract(small_problem("period"), contiguity="none")
+    cover = cover_bound(model, time.perf_counter() + 60.0)
+    if cover is not None:
+        Closing(cover, lambda: model.largest_load, lambda device: None).raise_from(0, 60.0)
 
 
 def policies() -> None:

@@ -75,7 +75,10 @@ GROUPS = {
         KernelGroup("period", ("period.loads",), _FIRST + "period", 5.0, _PERIOD),
         KernelGroup("period-dp", ("solvers.exact.period_dp", "model.ideals"), _FIRST + "period_dp", 6.0, _PERIOD),
         KernelGroup("period-search", ("solvers.exact.period_local_search",), _FIRST + "period_search", 6.0, _PERIOD),
-        KernelGroup("period-columns", ("period.bounds.set_prices",), _FIRST + "period_columns", 4.0, _PERIOD),
+        KernelGroup(
+            "period-columns", tuple(f"period.bounds.{name}" for name in ("set_prices", "set_tables", "disjoint_sets")),
+            _FIRST + "period_columns", 12.0, _PERIOD,
+        ),
         KernelGroup("latency", ("latency.slots", "latency.bounds.slot_program"), _FIRST + "latency", 10.0, _LATENCY),
         KernelGroup(
             "sharding",

@@ -12,7 +12,9 @@ Convexity: z[v, d] >= x[v, d] says that v or a descendant is on d; z grows upwar
 x[u, d] and not x[v, d] forbid z[v, d] for an edge u -> v (section 4). Chain: a total
 order of the devices, transitive, that every order edge respects.
 
-The problem is contracted first under the incumbent's value; the bounds of `placeopt.period.bounds` are constraints.
+The problem is contracted first under the incumbent's value; the bounds of `placeopt.period.bounds` are constraints. Where
+identical devices pay for transfers, with at most one that does not, bound and value of "none" also meet without CP-SAT
+(`placeopt.period.bounds.closing`).
 Identical devices are told apart by falling load (by their order in the chain).
 
 References
@@ -51,7 +53,8 @@ if TYPE_CHECKING:
     from placeopt.solvers.exact.placement_cp_sat import CpSatSettings
     from placeopt.solving.tracker import Tracker
 
-_FIRST_SHARE, _COLUMN_SHARE, _IMPROVE_SHARE, _AGAIN_SHARE = 0.06, 0.4, 0.35, 0.8
+_FIRST_SHARE, _COLUMN_SHARE, _CLOSE_SHARE, _IMPROVE_SHARE, _AGAIN_SHARE = 0.06, 0.4, 0.8, 0.5, 0.8  # each of what is left
+_COLUMN_SECONDS = 20.0  # most of the first turn of prices
 
 
 def search_period(settings: CpSatSettings, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -73,16 +76,18 @@ def prepare(tracker: Tracker[Placement], *, heuristics: bool = True) -> bool:
 
 
 def _prove(settings: CpSatSettings, tracker: Tracker[Placement]) -> None:
-    """Run CP-SAT shortly, then the price bound, annealing where that left a gap, prices again, CP-SAT for the rest of the time."""
+    """Run CP-SAT shortly, the price bound, what closes its gap, annealing where that is left, prices again, CP-SAT for the rest."""
     left = tracker.seconds_left
     short = _FIRST_SHARE * left
     _solve_whole(settings, tracker, short)
     if np.isinf(left) or tracker.stop():
         return
     prices, known = PriceBound(tracker.problem), tracker.value
-    _bound_and_anneal(tracker, prices, _COLUMN_SHARE * left)
+    _bound_and_anneal(tracker, prices, min(_COLUMN_SHARE * left, _COLUMN_SECONDS))
     if not tracker.stop():
-        improve(tracker, seconds=_IMPROVE_SHARE * left)
+        _close_and_anneal(tracker, prices)
+    if not tracker.stop():
+        improve(tracker, seconds=_IMPROVE_SHARE * tracker.seconds_left)
     if not tracker.stop() and (prices.goes_on or tracker.value != known):  # prices refute what is below the value
         _bound_and_anneal(tracker, prices, _AGAIN_SHARE * tracker.seconds_left)
     if not tracker.stop():
@@ -117,21 +122,51 @@ def refutes(problem: PlacementProblem, limit: int, seconds: float, num_workers: 
 
 
 def _bound_and_anneal(tracker: Tracker[Placement], prices: PriceBound, seconds: float) -> None:
-    """Prove the bound by prices on one thread while annealing improves the incumbent on another."""
+    """Prove the bound by prices while annealing improves the incumbent."""
+    lower, upper = tracker.lower_bound, tracker.value
+    _beside_annealing(tracker, lambda: prices.raise_from(lower, upper, seconds), seconds)
+
+
+def _close_and_anneal(tracker: Tracker[Placement], prices: PriceBound) -> None:
+    """Raise the bound and lower the value until they meet, where that is possible; annealing helps."""
+    lower, value, seconds = tracker.lower_bound, tracker.value, _CLOSE_SHARE * tracker.seconds_left
+    found: list[NDArray[np.int64]] = []
+    closing = None if value is None else prices.closing(lambda: value if tracker.value is None else tracker.value, found.append)
+
+    def offer() -> None:
+        while found:
+            device = found.pop()
+            ticks = int(period_batch(tracker.problem, device[None, :])[0])
+            tracker.count()
+            if ticks < INFEASIBLE:
+                tracker.offer(ticks, Placement(device))
+
+    if closing is not None:
+        _beside_annealing(tracker, lambda: closing.raise_from(lower, seconds), seconds, offer)
+
+
+def _beside_annealing(
+    tracker: Tracker[Placement], prove: Callable[[], int], seconds: float, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Prove a bound on one thread while annealing improves the incumbent on this one, with `meanwhile` between its rounds."""
     found: list[int] = []
     errors: list[Exception] = []
-    lower, upper = tracker.lower_bound, tracker.value
 
-    def prove() -> None:
+    def work() -> None:
         try:
-            found.append(prices.raise_from(lower, upper, seconds))
+            found.append(prove())
         except Exception as error:  # raised again below, in the solver's own thread
             errors.append(error)
 
-    thread = Thread(target=prove, daemon=True)  # Ctrl-C does not wait for it
+    def done() -> bool:
+        meanwhile()
+        return not thread.is_alive()
+
+    thread = Thread(target=work, daemon=True)  # Ctrl-C does not wait for it
     thread.start()
-    improve(tracker, seconds=seconds, salt=1, walks=1, done=lambda: not thread.is_alive())
+    improve(tracker, seconds=seconds, salt=1, walks=1, done=done)
     thread.join()
+    meanwhile()
     if errors:
         raise errors[0]
     tracker.raise_bound(found[0], "columns")

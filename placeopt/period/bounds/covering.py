@@ -56,6 +56,27 @@ def cover_bound(model: ContractedProblem, deadline: float) -> CoverBound | None:
     return None if graph is None else CoverBound(model, g, SetPricer(graph, model.largest_load, deadline))
 
 
+def knapsack(model: ContractedProblem, h: int, price: NDArray[np.int64], limit: int) -> int:
+    """Return what no shares of nodes on the devices of type `h` exceed in price: r room + sum_v max(0, p_v - r ticks_v)."""
+    ticks = model.total[:, h]
+    fits = np.flatnonzero(model.allowed[:, h] & (ticks <= limit))
+    top, bottom = ratio(model, h, price, limit)
+    over = sum(max(0, p * bottom - top * t) for p, t in zip(price[fits].tolist(), ticks[fits].tolist(), strict=True))
+    return -(-(top * limit * len(model.types[h]) + over) // bottom)
+
+
+def ratio(model: ContractedProblem, h: int, price: NDArray[np.int64], limit: int) -> tuple[int, int]:
+    """Return price and ticks (r of `knapsack`) of the node with which the dearest nodes per tick fill the devices of type `h`.
+
+    Any ratio gives a bound. Where everything fits it is 0.
+    """
+    ticks = model.total[:, h]
+    timed = np.flatnonzero(model.allowed[:, h] & (ticks <= limit) & (ticks > 0))
+    timed = timed[np.argsort(-price[timed] / ticks[timed], kind="stable")]
+    full = int(np.searchsorted(np.cumsum(ticks[timed]), limit * len(model.types[h])))
+    return (0, 1) if full == len(timed) else (int(price[timed[full]]), int(ticks[timed[full]]))
+
+
 class Master:
     """The linear program of the module text over the sets that are known."""
 
@@ -71,10 +92,10 @@ class Master:
             self._add(1.0, solver.infinity(), [row])
         for h, devices in enumerate(model.types):
             ticks = model.total[:, h]
-            knapsack = solver.Constraint(-solver.infinity(), float(len(devices)))
+            room = solver.Constraint(-solver.infinity(), float(len(devices)))
             for v in np.flatnonzero(model.allowed[:, h] & (ticks <= limit)).tolist() if h != g else ():
                 share = self._add(0.0, 1.0, [self._rows[v]])
-                knapsack.SetCoefficient(share, float(ticks[v]) / max(1, limit))
+                room.SetCoefficient(share, float(ticks[v]) / max(1, limit))
 
     def _add(self, cost: float, most: float, rows: list[Any]) -> Any:
         variable = self._solver.NumVar(0.0, most, "")
@@ -185,7 +206,7 @@ class CoverBound:
         usable = self.model.allowed[:, self.g] & (self.model.total[:, self.g] <= limit)
         count = len(self.model.types[self.g])
         pay = int(price.sum()) - sum(
-            self._knapsack(h, price, limit) for h in range(self.model.num_types) if h != self.g
+            knapsack(self.model, h, price, limit) for h in range(self.model.num_types) if h != self.g
         )
         least = -(-pay // count)
         try:
@@ -208,23 +229,6 @@ class CoverBound:
         except UndecidedError:
             pass
         return found, missed * float(price[found].sum()) / max(1, worth)
-
-    def _knapsack(self, h: int, price: NDArray[np.int64], limit: int) -> int:
-        """Return what no shares of nodes on the devices of type `h` exceed in price: r room + sum_v max(0, p_v - r ticks_v).
-
-        The ratio r is that of the node with which the dearest nodes per tick fill the room; any ratio is a bound.
-        """
-        ticks = self.model.total[:, h]
-        fits = np.flatnonzero(self.model.allowed[:, h] & (ticks <= limit))
-        room = limit * len(self.model.types[h])
-        timed = fits[ticks[fits] > 0]
-        timed = timed[np.argsort(-price[timed] / ticks[timed], kind="stable")]
-        full = int(np.searchsorted(np.cumsum(ticks[timed]), room))
-        if full == len(timed):
-            return int(price[fits].sum())
-        top, bottom = int(price[timed[full]]), int(ticks[timed[full]])
-        over = sum(max(0, p * bottom - top * t) for p, t in zip(price[fits].tolist(), ticks[fits].tolist(), strict=True))
-        return -(-(top * room + over) // bottom)
 
     def _settle(self, price: NDArray[np.int64], limit: int, missed: float) -> None:
         """Raise `lower` as far as these prices, which miss refuting `limit` by the factor `missed`, go."""

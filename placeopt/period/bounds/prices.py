@@ -5,11 +5,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from placeopt.period.bounds.closing import Closing, can_close
 from placeopt.period.bounds.columns import ColumnBound
 from placeopt.period.bounds.covering import cover_bound
 from placeopt.period.contracted import contract
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from placeopt.model.problem import PlacementProblem
     from placeopt.period.bounds.covering import CoverBound
     from placeopt.period.contracted import ContractedProblem
@@ -49,3 +55,16 @@ class PriceBound:
             if lower >= most or (not self._cover.unfinished and self._cover.fits_memory()):
                 return lower
         return ColumnBound(self._model, deadline).raise_from(lower, most)
+
+    def closing(self, value: Callable[[], int], offer: Callable[[NDArray[np.int64]], None]) -> Closing | None:
+        """Return what goes on with the sets found until bound and value meet; None where that is not possible, or no turn was made.
+
+        Parameters
+        ----------
+        value : asked for the best period known, not above the value of the first turn.
+        offer : called with the device of every op of placements that are better.
+        """
+        cover, model = self._cover, self._model
+        if cover is None or model is None or self._problem.contiguity != "none" or not can_close(cover):
+            return None
+        return Closing(cover, value, lambda device: offer(model.expand(device)))

@@ -1,0 +1,215 @@
+"""The prices of nodes that say most about one limit on the period: column generation to the end, with exact dearest sets.
+
+The linear program is that of `placeopt.period.bounds.covering`. Far from the end sets come from its coarse buckets, one at a
+time with others of other nodes, near the end from tables that know all nearly dearest sets
+(`placeopt.period.bounds.set_tables`): many at a time, and with a price that none exceeds.
+
+For integer prices p let W be such a price, K what the other devices hold at most, P = sum_v p_v and n the number of devices.
+A placement within the limit has sets S_1 ... S_n and a rest R with
+
+    sum_i (W - p(S_i)) + (K - p(R)) = n W + K - P,
+
+its slack: no term on the left is negative, so none exceeds the slack, and a negative slack refutes the limit.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.period.bounds.covering import Master, knapsack
+from placeopt.period.bounds.set_prices import PRICES, UndecidedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.period.bounds.covering import CoverBound
+    from placeopt.period.bounds.set_tables import SetTables
+
+_STEADY, _CLOSE_STEADY, _LEAST_STEADY = 0.8, 0.5, 0.1  # share of the steady prices in a mixture
+_CLOSE = 1.004  # factor between the program's value and what coarse sets say below which tables are made
+_COARSE = 1.002  # by this factor coarse buckets may miss the dearest set
+_TOGETHER, _LISTED = 100, 4000  # sets added in a round, of so many listed
+_DISJOINT, _DEAR = 5, 0.5
+_NEAR, _NEAREST = 2e-3, 1e-6  # how near the dearest listed sets are, relative to it
+_DONE, _DONE_SLACK = 2e-7, 0.02  # differences of values that end it, per device, and relative to the slack
+_TOLERANCE = 1e-9
+
+
+class BestPrices(NamedTuple):
+    """What prices say of a limit."""
+
+    limit: int  # ticks
+    price: NDArray[np.int64]  # (N,)
+    most: int  # price that no set within the limit exceeds
+    slack: int  # that the sets of a placement within the limit share; negative: there is no such placement
+    value: float  # of the linear program, in devices
+
+
+class PriceSearch:
+    """Column generation for limits of one model; sets and prices are kept between them."""
+
+    def __init__(self, cover: CoverBound, tables: SetTables) -> None:
+        self.cover, self.tables = cover, tables
+        self._sets: list[tuple[int, NDArray[np.bool_]]] = []  # (load, members)
+        self._known = set[bytes]()
+        times = cover.model.smallest_times
+        self._steady = times / max(1.0, float(times.sum())) * len(cover.model.types[cover.g])
+        for members in cover.sets:
+            self.add(members)
+
+    def add(self, members: NDArray[np.bool_]) -> None:
+        """Add a set to those known."""
+        if members.tobytes() not in self._known:
+            self._known.add(members.tobytes())
+            self._sets.append((self.cover.pricer.load(members), members))
+
+    def usable(self, limit: int) -> NDArray[np.bool_]:
+        """Which nodes a device may hold within `limit`."""
+        model, g = self.cover.model, self.cover.g
+        found: NDArray[np.bool_] = model.allowed[:, g] & (model.total[:, g] <= limit)
+        return found
+
+    def best(self, limit: int, deadline: float) -> BestPrices:
+        """Return the best prices for `limit`, or the first that refute it.
+
+        Raises
+        ------
+        UndecidedError
+            If there are too many labels.
+        OutOfTimeError
+            At the deadline.
+        """
+        self.cover.pricer.deadline = self.tables.deadline = deadline
+        return _Generation(self, limit, self._steady, deadline).run()
+
+    def known(self, limit: int) -> list[NDArray[np.bool_]]:
+        """Sets within `limit` that are known."""
+        return [members for load, members in self._sets if load <= limit]
+
+    def keep(self, steady: NDArray[np.float64]) -> None:
+        """Keep prices to start from."""
+        self._steady = steady
+
+
+class _Generation:
+    """Column generation for one limit."""
+
+    def __init__(self, search: PriceSearch, limit: int, steady: NDArray[np.float64], deadline: float) -> None:
+        self.search, self.limit, self.deadline = search, limit, deadline
+        self.model, self.count = search.cover.model, len(search.cover.model.types[search.cover.g])
+        self.usable, self.steady, self.share = search.usable(limit), steady, _STEADY
+        self.master = Master(self.model, search.cover.g, limit)
+        for members in search.known(limit):
+            self.master.add(members)
+        self.closest = np.inf  # by which factor coarse sets keep the steady prices from the program's value
+        self.proved: BestPrices | None = None
+        self.near = _NEAR  # how near the dearest set others are listed, relative to its price
+
+    def run(self) -> BestPrices:
+        close = False
+        while True:
+            value, prices = self.master.solve(self.deadline - time.perf_counter())
+            mixed = self.share * self.steady + (1 - self.share) * prices
+            price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
+            if not close:
+                close = self._coarse(value, prices, price, mixed)
+                continue
+            if self._exact(value, prices, price, mixed) and self.proved is not None:
+                self.search.keep(self.steady)
+                return self.proved._replace(value=value)
+
+    def _pay(self, price: NDArray[np.int64]) -> int:
+        """Price that the devices of the type examined have to hold together."""
+        types = range(self.model.num_types)
+        return int(price.sum()) - sum(knapsack(self.model, h, price, self.limit) for h in types if h != self.search.cover.g)
+
+    def _coarse(
+        self, value: float, prices: NDArray[np.float64], price: NDArray[np.int64], mixed: NDArray[np.float64]
+    ) -> bool:
+        """Add a dear set and others of other nodes; return whether the end is near."""
+        pricer = self.search.cover.pricer
+        try:
+            found = pricer.dearest(price, self.usable, self.limit, max(1, int(_DEAR * self._pay(price) / self.count)), depth=1)
+        except UndecidedError:
+            return True
+        if found is None:
+            return True
+        worth = int(price[found].sum())
+        missed = value * worth / max(1, self._pay(price))
+        if missed < self.closest:
+            self.closest, self.steady = missed, mixed
+        new = self._add(found)
+        usable, other = self.usable, found
+        for _ in range(_DISJOINT):
+            usable = usable & ~other
+            try:
+                more = pricer.dearest(np.where(usable, price, 0), usable, self.limit, max(1, int(_DEAR * worth)), depth=0)
+            except UndecidedError:
+                break
+            if more is None:
+                break
+            other = more
+            self._add(other)
+        if self.closest < _CLOSE:
+            return True
+        return self._adapt(new and float(prices[found].sum()) > 1 + _TOLERANCE, _STEADY)
+
+    def _exact(
+        self, value: float, prices: NDArray[np.float64], price: NDArray[np.int64], mixed: NDArray[np.float64]
+    ) -> bool:
+        """Add many dear sets; return whether the prices are the best."""
+        tables, pay = self.search.tables, self._pay(price)
+        if self.proved is not None:
+            self.near = min(self.near, max(_NEAREST, value * self.proved.most / max(1, self._paid()) - 1))
+        near = self.near
+        least = max(1, pay // self.count)  # prices of a refutation have no dearer set
+        try:
+            found = self.search.cover.pricer.dearest(price, self.usable, self.limit, least, depth=1)
+        except UndecidedError:
+            found = None
+        least = max(least, 0 if found is None else int(price[found].sum()))
+        listed = np.zeros((0, len(price)), dtype=np.bool_)
+        if not tables.prepare(price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least):
+            most = max(0, int(least * (1 - near)) - 1)
+        else:
+            _, most = tables.dearest()
+            while (sets := tables.near(int(most * (1 - near)), _LISTED)) is None and near > _NEAREST:
+                near /= 4
+            self.near = near if sets is None or 2 * len(sets.price) > _LISTED else self.near
+            listed = (tables.some(int(most * (1 - near)), _LISTED) if sets is None else sets).members(len(price))
+        slack = self.count * most - pay
+        if self.proved is None or pay * self.proved.most > self._paid() * most:
+            self.proved, self.steady = BestPrices(self.limit, price, most, slack, value), mixed
+        if slack < 0:
+            return True
+        worth = listed.astype(np.float64) @ prices
+        order = np.argsort(-worth, kind="stable")[:_TOGETHER]
+        new = sum(self._add(listed[j]) for j in order.tolist() if worth[j] > 1 + _TOLERANCE)
+        gap = value - self._paid() / self.proved.most
+        if gap <= max(_DONE * self.count, _DONE_SLACK * self.proved.slack / self.proved.most):
+            return True
+        return self._adapt(new > 0, _CLOSE_STEADY)
+
+    def _paid(self) -> int:
+        assert self.proved is not None
+        return self.count * self.proved.most - self.proved.slack
+
+    def _adapt(self, improved: bool, share: float) -> bool:
+        """Choose the share of steady prices for the next round; return whether it was none already, in vain."""
+        if improved:
+            self.share = share
+        elif self.share == 0.0:
+            self.share = share
+            return True
+        else:
+            self.share = self.share / 2 if self.share >= _LEAST_STEADY else 0.0
+        return False
+
+    def _add(self, members: NDArray[np.bool_]) -> bool:
+        if not self.master.add(members):
+            return False
+        self.search.add(members)
+        return True

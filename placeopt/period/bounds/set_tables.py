@@ -1,0 +1,379 @@
+"""All sets of nodes of one device that are nearly as dear as the dearest: two tables of labels that prune each other.
+
+A path of the frontier's graph (`placeopt.period.bounds.frontier`) is cut in two at every state. A label of a beginning is a
+pair (load, price) of some set among the nodes decided so far, one of a rest the same of the nodes to come; of two
+labels of a state the one with more load and no more price is left out. A beginning matters only if some rest within the
+remaining load makes it as dear as asked, and the other way round. So the table of the one, with loads in coarse buckets, prunes
+the table of the other, in finer ones, and so on: labels in one bucket become one of the smallest load and the largest price, by
+which no set is lost. After a few turns both tables are small and nearly exact, and a depth-first search for
+the sets themselves, bounded by the rests, meets hardly a dead end. Loads and prices are integers: nothing is rounded.
+
+References
+----------
+R. Baldacci, N. Christofides, A. Mingozzi: "An exact algorithm for the vehicle routing problem based on the set partitioning
+formulation with additional cuts", Mathematical Programming 115, 2008 (all columns of small reduced cost).
+G. Righini, M. Salani: "Symmetry helps: bounded bi-directional dynamic programming", Discrete Optimization 3, 2006.
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.model.compiled import inlined, uncounted_entry
+from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from placeopt.period.bounds.frontier import FrontierGraph
+
+BUCKET_BITS = (8, 10, 12, 14, 16, 20)
+"""Buckets as powers of two, beginnings and rests in turn."""
+
+_LABELS, _MOST_LABELS = 1 << 20, 1 << 25
+_STEPS, _DIVE = 20_000_000, 100_000  # of a depth-first search, and of a short one
+_NEAREST = 1e-7
+
+
+class Table(NamedTuple):
+    """Labels of all states (S states, room for L labels), by rising load and price in every state."""
+
+    load: NDArray[np.int64]  # (L,)
+    price: NDArray[np.int64]  # (L,)
+    first: NDArray[np.int64]  # (S,) first label of every state
+    end: NDArray[np.int64]  # (S,) and the one behind its last
+
+
+class Wanted(NamedTuple):
+    """Which sets are wanted (N nodes)."""
+
+    price: NDArray[np.int64]  # (N,)
+    usable: NDArray[np.bool_]  # (N,) nodes that may be held
+    limit: int  # largest load, ticks
+    least: int  # smallest price
+    shift: int  # loads that differ beyond this bit only are in different buckets
+
+
+class Walk(NamedTuple):
+    """State of a depth-first search along the layers (N nodes)."""
+
+    state: NDArray[np.int64]  # (N + 1,)
+    load: NDArray[np.int64]  # (N + 1,)
+    price: NDArray[np.int64]  # (N + 1,)
+    tried: NDArray[np.int64]  # (N + 1,) arcs that were tried
+    held: NDArray[np.int64]  # (N + 1,) whether the layer's node is held
+
+
+class NearSets(NamedTuple):
+    """Sets of nodes as bits: node v is bit v mod 64 of word v div 64."""
+
+    bits: NDArray[np.uint64]  # (number, words)
+    price: NDArray[np.int64]  # (number,)
+
+    def members(self, num_nodes: int) -> NDArray[np.bool_]:
+        """Return a row per set and a column per node."""
+        node = np.arange(num_nodes)
+        found: NDArray[np.bool_] = (self.bits[:, node >> 6] >> (node & 63).astype(np.uint64)) & np.uint64(1) != 0
+        return found
+
+
+@inlined
+def _store(table, count, load, price):
+    """Store a label; return the number of labels."""
+    table.load[count], table.price[count] = load, price
+    return count + 1
+
+
+@uncounted_entry
+def rests(graph, want, beginnings, table):
+    """Fill the table of the rests from the last layer on; return the number of labels, -1 without room."""
+    layers, count = len(graph.order), 0
+    for s in range(graph.layer[layers], graph.layer[layers + 1]):
+        table.first[s] = count
+        count = _store(table, count, 0, 0)
+        table.end[s] = count
+    for i in range(layers - 1, -1, -1):
+        v = graph.order[i]
+        for s in range(graph.layer[i], graph.layer[i + 1]):
+            table.first[s] = table.end[s] = count
+            out, held = graph.target[0, s], graph.target[1, s]
+            a, a_end, b = table.first[out], table.end[out], table.first[held]
+            b_end = table.end[held] if want.usable[v] else b
+            if count + a_end - a + b_end - b > len(table.load):
+                return -1
+            other, bucket, low, high, top = beginnings.end[s] - 1, -1, 0, -1, -1
+            while a < a_end or b < b_end:  # by rising load
+                if b >= b_end or (a < a_end and table.load[a] + graph.ticks[0, s] <= table.load[b] + graph.ticks[1, s]):
+                    ticks, worth = table.load[a] + graph.ticks[0, s], table.price[a]
+                    a += 1
+                else:
+                    ticks, worth = table.load[b] + graph.ticks[1, s], table.price[b] + want.price[v]
+                    b += 1
+                if worth <= high or worth <= top:
+                    continue
+                while other >= beginnings.first[s] and beginnings.load[other] > want.limit - ticks:
+                    other -= 1
+                if other < beginnings.first[s]:
+                    break
+                if beginnings.price[other] + worth < want.least:
+                    continue
+                if ticks >> want.shift != bucket:
+                    if high > top:
+                        count, top = _store(table, count, low, high), high
+                    bucket, low = ticks >> want.shift, ticks
+                high = worth
+            if high > top:
+                count = _store(table, count, low, high)
+            table.end[s] = count
+    return count
+
+
+@inlined
+def _nearest(graph, table, pointer, first_arc, arcs):
+    """Which of the arcs into a state has the next label by load, -1 where none has one."""
+    best, least = -1, 0
+    for j in range(arcs):
+        if pointer[0, j] < pointer[1, j]:
+            arc = graph.arc[first_arc + j]
+            ticks = table.load[pointer[0, j]] + graph.ticks[arc & 1, arc >> 1]
+            if best < 0 or ticks < least:
+                best, least = j, ticks
+    return best, least
+
+
+@inlined
+def _open_arcs(graph, want, table, pointer, state, node):
+    """Point to the labels at the beginnings of the arcs into a state; return how many labels there are."""
+    total = 0
+    for j in range(graph.arc_ptr[state + 1] - graph.arc_ptr[state]):
+        arc = graph.arc[graph.arc_ptr[state] + j]
+        source = arc >> 1
+        pointer[0, j] = pointer[1, j] = table.first[source]
+        if arc & 1 == 0 or want.usable[node]:
+            pointer[1, j] = table.end[source]
+        total += pointer[1, j] - pointer[0, j]
+    return total
+
+
+@uncounted_entry
+def beginnings(graph, want, rest, table, pointer):
+    """Fill the table of the beginnings from the first layer on; return the number of labels, -1 without room."""
+    table.first[0] = 0
+    count = _store(table, 0, 0, 0)
+    table.end[0] = count
+    for i in range(len(graph.order)):
+        v = graph.order[i]
+        for s in range(graph.layer[i + 1], graph.layer[i + 2]):
+            table.first[s] = table.end[s] = count
+            if count + _open_arcs(graph, want, table, pointer, s, v) > len(table.load):
+                return -1
+            arcs = graph.arc_ptr[s + 1] - graph.arc_ptr[s]
+            other, bucket, low, high, top = rest.end[s] - 1, -1, 0, -1, -1
+            while True:
+                j, ticks = _nearest(graph, table, pointer, graph.arc_ptr[s], arcs)
+                if j < 0:
+                    break
+                worth = table.price[pointer[0, j]] + (graph.arc[graph.arc_ptr[s] + j] & 1) * want.price[v]
+                pointer[0, j] += 1
+                if worth <= high or worth <= top:
+                    continue
+                while other >= rest.first[s] and rest.load[other] > want.limit - ticks:
+                    other -= 1
+                if other < rest.first[s]:
+                    break
+                if rest.price[other] + worth < want.least:
+                    continue
+                if ticks >> want.shift != bucket:
+                    if high > top:
+                        count, top = _store(table, count, low, high), high
+                    bucket, low = ticks >> want.shift, ticks
+                high = worth
+            if high > top:
+                count = _store(table, count, low, high)
+            table.end[s] = count
+    return count
+
+
+@inlined
+def _within(table, state, room):
+    """The dearest rest of a state of at most `room` ticks, -1 without one."""
+    low, high = table.first[state] - 1, table.end[state]
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if table.load[middle] <= room:
+            low = middle
+        else:
+            high = middle
+    return table.price[low] if low >= table.first[state] else -1
+
+
+@inlined
+def _reach(graph, want, rest, walk, i, held):
+    """The price that the walk can reach at most if layer i's node is held or not, -1 if that is not possible."""
+    s = walk.state[i]
+    if held == 1 and not want.usable[graph.order[i]]:
+        return -1
+    more = _within(rest, graph.target[held, s], want.limit - walk.load[i] - graph.ticks[held, s])
+    return -1 if more < 0 else walk.price[i] + held * want.price[graph.order[i]] + more
+
+
+@inlined
+def _write(graph, walk, bits, row):
+    """Write the set of a whole walk."""
+    for k in range(bits.shape[1]):
+        bits[row, k] = 0
+    for j in range(len(graph.order)):
+        if walk.held[j] == 1:
+            v = graph.order[j]
+            bits[row, v >> 6] |= np.uint64(1) << np.uint64(v & 63)
+
+
+@uncounted_entry
+def list_sets(graph, want, rest, walk, bits, price, raising, most_steps):
+    """Write all sets that are wanted, with `raising` the dearest alone; return (sets met, whether none is missing)."""
+    layers, count, steps, least, i = len(graph.order), 0, 0, want.least, 0
+    walk.state[0] = walk.load[0] = walk.price[0] = walk.tried[0] = 0
+    while i >= 0:
+        if i == layers:
+            if not raising and count == len(price):
+                return count, False
+            row = 0 if raising else count
+            _write(graph, walk, bits, row)
+            price[row] = walk.price[i]
+            least = walk.price[i] + 1 if raising else least
+            count, i = count + 1, i - 1
+            continue
+        walk.tried[i] += 1
+        if walk.tried[i] > 2:
+            i -= 1
+            continue
+        without, taken = _reach(graph, want, rest, walk, i, 0), _reach(graph, want, rest, walk, i, 1)
+        held = 1 if (taken >= without) == (walk.tried[i] == 1) else 0  # what promises more comes first
+        if (taken if held == 1 else without) < least:
+            walk.tried[i] = 2
+            continue
+        steps += 1
+        if steps > most_steps:
+            return count, False
+        s, v = walk.state[i], graph.order[i]
+        walk.held[i] = held
+        walk.state[i + 1], walk.tried[i + 1] = graph.target[held, s], 0
+        walk.load[i + 1] = walk.load[i] + graph.ticks[held, s]
+        walk.price[i + 1] = walk.price[i] + held * want.price[v]
+        i += 1
+    return count, True
+
+
+class SetTables:
+    """Lists the sets of one device type that are nearly the dearest; what it allocates is kept between questions.
+
+    Attributes
+    ----------
+    deadline : when it gives up (`time.perf_counter`).
+    """
+
+    def __init__(self, graph: FrontierGraph, deadline: float) -> None:
+        self.graph, self.deadline = graph, deadline
+        layers, states = len(graph.order), int(graph.layer[-1])
+        self._pointer = np.zeros((2, int(np.diff(graph.arc_ptr).max())), dtype=np.int64)
+        self._walk = Walk(*(np.zeros(layers + 1, dtype=np.int64) for _ in Walk._fields))
+        self._begin, self._rest = (_table(states, max(_LABELS, states)) for _ in range(2))
+        self._want = Wanted(np.zeros(layers, dtype=np.int64), np.zeros(layers, dtype=np.bool_), 0, 1, 0)
+
+    def prepare(
+        self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int, *, near: float = 0.0, dear: int = 0
+    ) -> bool:
+        """Make the tables for sets within `limit` of price at least `least`; False if there is none.
+
+        Parameters
+        ----------
+        near : if not 0, only the sets that are so near the dearest, relative to its price, are wanted; fewer if they are too many.
+        dear : price of a set that is known.
+
+        Raises
+        ------
+        UndecidedError
+            If there are too many labels.
+        OutOfTimeError
+            At the deadline.
+        """
+        self._want = Wanted(price, usable, limit, max(least, int(dear * (1 - near)) if near else 0), 0)
+        states, left = np.arange(len(self._rest.first)), np.append(np.cumsum(price[self.graph.order][::-1])[::-1], 0)
+        self._rest.load[: len(states)] = 0  # at first any rest may be everything, at no load
+        self._rest.price[: len(states)] = np.repeat(left, np.diff(self.graph.layer))
+        self._rest.first[:], self._rest.end[:] = states, states + 1
+        for turn, bits in enumerate(BUCKET_BITS):
+            while (count := self._fill(turn % 2 == 1, max(0, limit.bit_length() - bits))) < 0:
+                if near < _NEAREST:
+                    raise UndecidedError
+                near /= 4
+                self._ask_for(int(dear * (1 - near)))
+            if count == 0:
+                self._rest.end[0] = self._rest.first[0]
+                return False
+            if near and turn % 2 == 1:
+                found = self._list(1, max(dear + 1, self._want.least), raising=True, steps=_DIVE)[0]
+                dear = max(dear, *found.price.tolist(), 0)
+                self._ask_for(int(dear * (1 - near)))
+        return True
+
+    def _ask_for(self, least: int) -> None:
+        self._want = self._want._replace(least=max(least, self._want.least))
+
+    def dearest(self) -> tuple[NDArray[np.bool_] | None, int]:
+        """Return the dearest set of those prepared, if it was found, and a price that none exceeds."""
+        found, whole = self._list(1, self._want.least, raising=True)
+        best = int(found.price[0]) if len(found.price) else self._want.least - 1
+        members = found.members(len(self.graph.order))[0] if len(found.price) else None
+        first, end = int(self._rest.first[0]), int(self._rest.end[0])
+        most = int(self._rest.price[end - 1]) if end > first else self._want.least - 1
+        return members, best if whole else max(best, most)
+
+    def near(self, least: int, most: int) -> NearSets | None:
+        """Return all sets of price at least `least` (not below what was prepared); None if more than `most` or too many steps."""
+        found, whole = self._list(most, max(least, self._want.least))
+        return found if whole else None
+
+    def some(self, least: int, most: int) -> NearSets:
+        """Return sets of price at least `least`, `most` of them or all that were met in a while."""
+        return self._list(most, max(least, self._want.least))[0]
+
+    def _list(self, most: int, least: int, *, raising: bool = False, steps: int = _STEPS) -> tuple[NearSets, bool]:
+        words = (len(self.graph.order) + 63) // 64
+        bits, price = np.zeros((most, words), dtype=np.uint64), np.zeros(most, dtype=np.int64)
+        if self._rest.first[0] == self._rest.end[0]:
+            return NearSets(bits[:0], price[:0]), True
+        want = self._want._replace(least=least)
+        count, whole = list_sets(self.graph, want, self._rest, self._walk, bits, price, raising, np.int64(steps))
+        return NearSets(bits[: min(count, most)], price[: min(count, most)]), bool(whole)
+
+    def _fill(self, backward: bool, shift: int) -> int:
+        """Fill one of the tables, with more room where it needs some; return the labels of whole paths, -1 if all are too many."""
+        want = self._want._replace(shift=shift)
+        while True:
+            if time.perf_counter() >= self.deadline:
+                raise OutOfTimeError
+            if backward:
+                table, state = self._rest, 0
+                count = rests(self.graph, want, self._begin, table)
+            else:
+                table, state = self._begin, -1
+                count = beginnings(self.graph, want, self._rest, table, self._pointer)
+            if count >= 0:
+                return int(table.end[state] - table.first[state])
+            if 2 * len(table.load) > _MOST_LABELS:
+                return -1
+            larger = _table(len(table.first), 2 * len(table.load))
+            if backward:
+                self._rest = larger
+            else:
+                self._begin = larger
+
+
+def _table(states: int, room: int) -> Table:
+    load, price = (np.empty(room, dtype=np.int64) for _ in range(2))
+    return Table(load, price, *(np.zeros(states, dtype=np.int64) for _ in range(2)))

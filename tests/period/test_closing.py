@@ -1,0 +1,198 @@
+"""Closing the period's gap: lists of near sets, disjoint sets and the closing itself against brute force and a known value."""
+
+from __future__ import annotations
+
+import time
+from itertools import combinations, product
+
+import numpy as np
+import period_problems as problems
+import pytest
+
+import placeopt as po
+from placeopt.period.bounds import closing, set_tables
+from placeopt.period.bounds.best_prices import PriceSearch
+from placeopt.period.bounds.closing import Closing, can_close
+from placeopt.period.bounds.covering import cover_bound, main_type
+from placeopt.period.bounds.disjoint_sets import Choice, disjoint_sets
+from placeopt.period.bounds.set_prices import OutOfTimeError, UndecidedError
+from placeopt.period.bounds.set_tables import SetTables
+from placeopt.period.contracted import contract
+from placeopt.period.evaluate import period_batch
+
+pytestmark = pytest.mark.jit
+
+
+def covers(count, n=6, **fields):
+    """(problem, cover) of random problems whose gap can be closed."""
+    found = []
+    for seed in range(count):
+        problem = problems.random_problem(seed, contiguity="none", n=n, **fields)
+        cover = cover_bound(contract(problem, contiguity="none"), time.perf_counter() + 60)
+        if cover is not None and can_close(cover):
+            found.append((problem, cover))
+    return found
+
+
+def subsets(model):
+    """Every set of nodes."""
+    return [np.array(flags, dtype=bool) for flags in product((False, True), repeat=model.num_nodes)]
+
+
+@pytest.mark.parametrize("bits", [(20, 20), (1, 1), (1, 2, 3, 20)])
+def test_near_sets_are_listed(monkeypatch, bits):
+    """Whatever the buckets, every set within the limit that is dear enough is listed once, and no other."""
+    monkeypatch.setattr(set_tables, "BUCKET_BITS", bits)
+    rng, listed = np.random.default_rng(0), 0
+    for _, cover in covers(25):
+        model, g = cover.model, main_type(cover.model)
+        tables = SetTables(cover.pricer.graph, time.perf_counter() + 60)
+        every = subsets(model)
+        loads = np.array([cover.pricer.load(members) for members in every])
+        for _ in range(4):
+            price = rng.integers(0, 1000, model.num_nodes)
+            usable = model.allowed[:, g] & (rng.random(model.num_nodes) < 0.9)
+            limit = int(rng.integers(1, max(2, loads.max())))
+            worth = np.array([price[s].sum() if usable[s].all() else -1 for s in every])
+            best = int(worth[loads <= limit].max())
+            for least in (max(1, best // 2), max(1, best), best + 1):
+                wanted = {every[i].tobytes() for i in np.flatnonzero((loads <= limit) & (worth >= least))}
+                some = tables.prepare(price, usable, limit, least)
+                near = tables.near(least, 1 << 10)
+                assert {row.tobytes() for row in near.members(model.num_nodes)} == wanted
+                assert len(near.price) == len(wanted)
+                assert some or not wanted
+                assert tables.dearest()[1] == (best if wanted else least - 1)
+                listed += len(wanted)
+            assert tables.prepare(price, usable, limit, 1, near=0.2, dear=best // 3) == (best > 0)
+            assert tables.dearest()[1] == best
+    assert listed > 300
+
+
+def test_too_many_sets_and_labels_are_said(monkeypatch):
+    """A list that has no room is no list, and tables without room are no tables."""
+    _, cover = covers(12)[-1]
+    model = cover.model
+    tables = SetTables(cover.pricer.graph, time.perf_counter() + 60)
+    ones, usable = np.ones(model.num_nodes, dtype=np.int64), model.allowed[:, cover.g]
+    assert tables.prepare(ones, usable, model.largest_load, 1)
+    number = len(tables.near(1, 1 << 10).price)
+    assert tables.near(1, number - 1) is None
+    assert len(tables.some(1, number - 1).price) == number - 1
+    tables.deadline = 0.0
+    with pytest.raises(OutOfTimeError):
+        tables.prepare(ones, usable, model.largest_load, 1)
+    monkeypatch.setattr(set_tables, "_LABELS", 1)
+    monkeypatch.setattr(set_tables, "_MOST_LABELS", 1)
+    with pytest.raises(UndecidedError):
+        SetTables(cover.pricer.graph, time.perf_counter() + 60).prepare(ones, usable, model.largest_load, 1)
+
+
+def answers(sets, excess, ticks, cost, devices, budget, room):
+    """Families of at most `devices` disjoint sets that leave nothing but a rest that fits, by trying all."""
+    found = set()
+    for number in range(devices + 1):
+        for family in combinations(range(len(sets)), number):
+            count = sets[list(family)].sum(axis=0) if family else np.zeros(len(ticks), dtype=int)
+            rest = count == 0
+            spent = sum(int(excess[i]) for i in family) + int(cost[rest].sum())
+            if count.max(initial=0) <= 1 and int(ticks[rest].sum()) <= room and spent <= budget:
+                found.add(family)
+    return found
+
+
+def test_disjoint_sets_are_all_found():
+    """Exactly the families that trying all finds, with a rest and without."""
+    rng, total, none = np.random.default_rng(2), 0, 0
+    for _ in range(150):
+        nodes, number, devices = int(rng.integers(3, 8)), int(rng.integers(1, 12)), int(rng.integers(1, 4))
+        sets = rng.random((number, nodes)) < 0.4
+        sets = np.unique(sets[sets.any(axis=1)], axis=0) if sets.any() else np.eye(nodes, dtype=bool)
+        excess = np.sort(rng.integers(0, 5, len(sets)))
+        ticks, cost = rng.integers(0, 4, nodes), rng.integers(0, 3, nodes)
+        budget, room = int(rng.integers(0, 12)), int(rng.integers(-1, 8))
+        ticks = np.where(rng.random(nodes) < 0.2, 1 << 62, ticks)
+        bits = (sets.astype(np.uint64) << np.arange(nodes, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)[:, None]
+        found = [
+            tuple(sorted(rows.tolist()))
+            for rows in disjoint_sets(Choice(bits, excess, ticks, cost), devices, budget, room, time.perf_counter() + 60)
+        ]
+        small = np.where(ticks > 100, 100, ticks)
+        expected = answers(sets, excess, small, cost, devices, budget, room) if room >= 0 else {
+            family for family in answers(sets, excess, small * 0 + 1, cost * 0, devices, budget, 0)
+        }  # fmt: skip
+        assert set(found) == expected
+        assert len(found) == len(expected)
+        total, none = total + len(expected), none + (not expected)
+    assert total > 100
+    assert none > 20
+
+
+def test_best_prices_bound_every_set():
+    """No set within the limit is dearer than said, and a negative slack refutes it."""
+    refuted = 0
+    for problem, cover in covers(25):
+        best, search = problems.best_period(problem), PriceSearch(cover, SetTables(cover.pricer.graph, 0.0))
+        for limit in range(max(1, (best or 5) - 4), (best or 5) + 3):
+            found = search.best(limit, time.perf_counter() + 60)
+            usable = search.usable(limit)
+            dearest = max(
+                int(found.price[s].sum())
+                for s in subsets(cover.model) if usable[s].all() and cover.pricer.load(s) <= limit
+            )  # fmt: skip
+            assert dearest <= found.most
+            refuted += found.slack < 0
+            assert found.slack >= 0 or best is None or limit < best
+    assert refuted > 10
+
+
+@pytest.mark.parametrize("most", [1, 4, 1 << 12])
+@pytest.mark.parametrize("training", [False, True])
+def test_closing_ends_at_the_best_period(monkeypatch, most, training):
+    """Bound and value meet at the best period of all placements; with short lists the bound is below, never above."""
+    monkeypatch.setattr(closing, "_MOST_SETS", most)
+    closed = tried = 0
+    for problem, cover in covers(40, training=training):
+        best = problems.best_period(problem)
+        if best is None:
+            continue
+        for start in (best, best + 1, best + 9):
+            value, found = [start], []
+
+            def offer(node_device, value=value, found=found, problem=problem, cover=cover):
+                ticks = int(period_batch(problem, cover.model.expand(node_device)[None])[0])
+                found.append(ticks)
+                value[0] = min(value[0], ticks)
+
+            bound = Closing(cover, lambda value=value: value[0], offer).raise_from(0, 60.0)
+            assert bound <= best <= value[0]
+            assert all(ticks < start for ticks in found)
+            tried += 1
+            closed += bound == value[0]
+    assert tried > 30
+    assert closed == tried if most > 100 else 0 < closed < tried
+
+
+def test_others_are_not_closed():
+    """Neither two devices without transfers, nor a second type that pays, nor two passes."""
+    kinds = [problems.random_problem(seed, contiguity="none", pipeline="gpipe", training=True) for seed in range(8)]
+    kinds += [problems.random_problem(seed, contiguity="none") for seed in range(12)]
+    for problem in kinds:
+        cover = cover_bound(contract(problem, contiguity="none"), time.perf_counter() + 60)
+        if cover is not None and can_close(cover):
+            assert not cover.model.two_pass
+            assert len(cover.model.types[cover.g]) >= problem.num_devices - 1
+
+
+@pytest.mark.slow
+def test_layers_of_resnet50_are_closed(data):
+    """The best split is found and proved to the tick, from a bad one."""
+    path = data / "dnn-partitioning/throughput/layer_resnet50_inference.json"
+    problem = po.load(path, objective="period", contiguity="none")
+    cover = cover_bound(contract(problem, contiguity="none", limit=33_400_000), time.perf_counter() + 60)
+    value = [33_300_000]
+
+    def offer(node_device):
+        value[0] = min(value[0], int(period_batch(problem, cover.model.expand(node_device)[None])[0]))
+
+    assert Closing(cover, lambda: value[0], offer).raise_from(33_025_000, 300.0) == value[0] == 33_222_220
