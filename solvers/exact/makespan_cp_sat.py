@@ -35,7 +35,7 @@ PROBE_SECONDS, PROBE_SHARES = 20.0, (0.06, 0.2)
 """Time for horizons at the lower bound, before and after the bound by fronts: seconds at most, and shares of the time left."""
 
 FRONT_SECONDS, FRONT_SHARE, CLOSING_FRONT_SHARE = 20.0, 0.2, 0.3
-"""Time for the bound by fronts: seconds at most, and share of the time left, alone and before each run beside searches."""
+"""Time for the bound by fronts: seconds at most, and share of the time left: alone, and, as long as it gains, beside searches."""
 
 FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 """Shares of the time left for a first run of the whole model, and then for windows (`lns`)."""
@@ -122,8 +122,9 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
     fronts = FrontSearch(analysis.evidence(tracker.lower_bound), settings.num_workers)
     for turn, share in enumerate(CLOSING_SHARES):
         before = tracker.lower_bound
-        if turn > 0 and not tracker.stop():
-            _raise_by_fronts(fronts, tracker, CLOSING_FRONT_SHARE)
+        gains = turn > 0
+        while gains and not tracker.stop():
+            gains = _raise_by_fronts(fronts, tracker, CLOSING_FRONT_SHARE)
         if not tracker.stop() and (turn == 0 or tracker.lower_bound > before):
             _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[min(turn, 1)])
         if tracker.stop() or _solve_on_grid(settings, problem, tracker, analysis, unit, share):
@@ -183,11 +184,13 @@ def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis) -> bool:
     return tracker.lower_bound > before
 
 
-def _raise_by_fronts(fronts: FrontSearch, tracker: Tracker[Placement], share: float) -> None:
+def _raise_by_fronts(fronts: FrontSearch, tracker: Tracker[Placement], share: float) -> bool:
+    """Go on with fronts for a share of the time left; whether the bound rose."""
     end = time.perf_counter() + min(FRONT_SECONDS, share * tracker.seconds_left)
     found = fronts.run(end, tracker.lower_bound, tracker.value)
     if found is not None:
         tracker.raise_bound(found.bound, "front")
+    return found is not None
 
 
 def _probe(

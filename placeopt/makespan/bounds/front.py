@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.evidence import Evidence
 
 LARGEST_TIME = 2**40
-_TRY_SECONDS, _PATIENCE = 1.0, 3.0  # first limit for one front; each later round has three times as much
+_TRY_SECONDS, _PATIENCE = 1.5, 3.0  # first limit for one front; each later round has three times as much
 
 
 class FrontProof(NamedTuple):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MOST_CANDIDATES = 160
 """Ops in one front beyond which it is not tried."""
 
-FAILURES = 3
+FAILURES = 2
 """Windows of one side that may take too long before a round ends."""
 
 _FIRST, _GROWTH, _LAST, _FINE = 0.05, 1.3, 0.7, 1.06  # t as a share of the known bound, and of the last t
