@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from placeopt.period.bounds.covering import Master, knapsack
-from placeopt.period.bounds.set_prices import PRICES, UndecidedError
+from placeopt.period.bounds.set_prices import PRICES, OutOfTimeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,14 +28,24 @@ if TYPE_CHECKING:
     from placeopt.period.bounds.covering import CoverBound
     from placeopt.period.bounds.set_tables import SetTables
 
+
 _STEADY, _CLOSE_STEADY, _LEAST_STEADY = 0.8, 0.5, 0.1  # share of the steady prices in a mixture
-_CLOSE = 1.004  # factor between the program's value and what coarse sets say below which tables are made
-_COARSE = 1.002  # by this factor coarse buckets may miss the dearest set
 _TOGETHER, _LISTED = 100, 4000  # sets added in a round, of so many listed
 _DISJOINT, _DEAR = 5, 0.5
 _NEAR, _NEAREST = 2e-3, 1e-6  # how near the dearest listed sets are, relative to it
 _DONE, _DONE_SLACK = 2e-7, 0.02  # differences of values that end it, per device, and relative to the slack
 _TOLERANCE = 1e-9
+
+
+class _Phase(NamedTuple):
+    """Rounds with coarse sets."""
+
+    bits: int  # buckets, as a power of two
+    close: float  # factor between the program's value and what the sets say below which they end
+
+
+_PHASES = (_Phase(8, 1.004), _Phase(10, 1.002), _Phase(12, 1.0005))
+"""Before tables are made; the first has the coarsest buckets."""
 
 
 class BestPrices(NamedTuple):
@@ -73,7 +83,28 @@ class PriceSearch:
         return found
 
     def best(self, limit: int, deadline: float) -> BestPrices:
-        """Return the best prices for `limit`, or the first that refute it.
+        """Return the best prices for `limit`, or the first that refute it; at the deadline the best so far.
+
+        Raises
+        ------
+        UndecidedError
+            If there are too many labels.
+        OutOfTimeError
+            At the deadline, if there are none yet.
+        """
+        self.cover.pricer.deadline = self.tables.deadline = deadline
+        generation = _Generation(self, limit, self._steady, deadline)
+        try:
+            return generation.run()
+        except OutOfTimeError:
+            if generation.proved is None:
+                raise
+            return generation.proved
+        finally:
+            self._steady = generation.steady
+
+    def at(self, prices: BestPrices, limit: int, deadline: float) -> BestPrices:
+        """Return what the same prices say of another limit; if they refute it, `most` and slack are no better than needed.
 
         Raises
         ------
@@ -82,16 +113,22 @@ class PriceSearch:
         OutOfTimeError
             At the deadline.
         """
-        self.cover.pricer.deadline = self.tables.deadline = deadline
-        return _Generation(self, limit, self._steady, deadline).run()
+        self.tables.deadline = deadline
+        count, price, pay = len(self.cover.model.types[self.cover.g]), prices.price, self.pay(prices.price, limit)
+        least = max(1, -(-pay // count))
+        most = least - 1
+        if self.tables.prepare(price, self.usable(limit), limit, least, near=_NEAREST, dear=least):
+            most = self.tables.dearest()[1]
+        return prices._replace(limit=limit, most=most, slack=count * most - pay)
+
+    def pay(self, price: NDArray[np.int64], limit: int) -> int:
+        """Price that the devices of the type examined have to hold together within `limit`."""
+        model = self.cover.model
+        return int(price.sum()) - sum(knapsack(model, h, price, limit) for h in range(model.num_types) if h != self.cover.g)
 
     def known(self, limit: int) -> list[NDArray[np.bool_]]:
         """Sets within `limit` that are known."""
         return [members for load, members in self._sets if load <= limit]
-
-    def keep(self, steady: NDArray[np.float64]) -> None:
-        """Keep prices to start from."""
-        self._steady = steady
 
 
 class _Generation:
@@ -109,51 +146,40 @@ class _Generation:
         self.near = _NEAR  # how near the dearest set others are listed, relative to its price
 
     def run(self) -> BestPrices:
-        close = False
+        phase = 0
         while True:
             value, prices = self.master.solve(self.deadline - time.perf_counter())
             mixed = self.share * self.steady + (1 - self.share) * prices
             price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
-            if not close:
-                close = self._coarse(value, prices, price, mixed)
+            if phase < len(_PHASES):
+                if self._coarse(value, prices, price, mixed, _PHASES[phase]):
+                    phase, self.closest = phase + 1, np.inf
                 continue
             if self._exact(value, prices, price, mixed) and self.proved is not None:
-                self.search.keep(self.steady)
                 return self.proved._replace(value=value)
 
-    def _pay(self, price: NDArray[np.int64]) -> int:
-        """Price that the devices of the type examined have to hold together."""
-        types = range(self.model.num_types)
-        return int(price.sum()) - sum(knapsack(self.model, h, price, self.limit) for h in types if h != self.search.cover.g)
-
     def _coarse(
-        self, value: float, prices: NDArray[np.float64], price: NDArray[np.int64], mixed: NDArray[np.float64]
+        self, value: float, prices: NDArray[np.float64], price: NDArray[np.int64], mixed: NDArray[np.float64], phase: _Phase
     ) -> bool:
-        """Add a dear set and others of other nodes; return whether the end is near."""
-        pricer = self.search.cover.pricer
-        try:
-            found = pricer.dearest(price, self.usable, self.limit, max(1, int(_DEAR * self._pay(price) / self.count)), depth=1)
-        except UndecidedError:
-            return True
+        """Add a dear set and others of other nodes; return whether the phase ends."""
+        pricer, pay = self.search.cover.pricer, self.search.pay(price, self.limit)
+        found = pricer.dear(price, self.usable, self.limit, max(1, int(_DEAR * pay / self.count)), phase.bits)
         if found is None:
             return True
         worth = int(price[found].sum())
-        missed = value * worth / max(1, self._pay(price))
+        missed = value * worth / max(1, pay)
         if missed < self.closest:
             self.closest, self.steady = missed, mixed
         new = self._add(found)
         usable, other = self.usable, found
         for _ in range(_DISJOINT):
             usable = usable & ~other
-            try:
-                more = pricer.dearest(np.where(usable, price, 0), usable, self.limit, max(1, int(_DEAR * worth)), depth=0)
-            except UndecidedError:
-                break
+            more = pricer.dear(np.where(usable, price, 0), usable, self.limit, max(1, int(_DEAR * worth)), _PHASES[0].bits)
             if more is None:
                 break
             other = more
             self._add(other)
-        if self.closest < _CLOSE:
+        if self.closest < phase.close:
             return True
         return self._adapt(new and float(prices[found].sum()) > 1 + _TOLERANCE, _STEADY)
 
@@ -161,15 +187,12 @@ class _Generation:
         self, value: float, prices: NDArray[np.float64], price: NDArray[np.int64], mixed: NDArray[np.float64]
     ) -> bool:
         """Add many dear sets; return whether the prices are the best."""
-        tables, pay = self.search.tables, self._pay(price)
+        tables, pay = self.search.tables, self.search.pay(price, self.limit)
         if self.proved is not None:
             self.near = min(self.near, max(_NEAREST, value * self.proved.most / max(1, self._paid()) - 1))
         near = self.near
         least = max(1, pay // self.count)  # prices of a refutation have no dearer set
-        try:
-            found = self.search.cover.pricer.dearest(price, self.usable, self.limit, least, depth=1)
-        except UndecidedError:
-            found = None
+        found = self.search.cover.pricer.dear(price, self.usable, self.limit, least, _PHASES[-1].bits)
         least = max(least, 0 if found is None else int(price[found].sum()))
         listed = np.zeros((0, len(price)), dtype=np.bool_)
         if not tables.prepare(price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least):

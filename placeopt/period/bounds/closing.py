@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from placeopt.period.bounds.set_tables import NearSets
 
 _MOST_SETS = 300_000
-_SHARES = (1.0, 0.6, 0.35, 0.2, 0.1, 0.05, 0.02, 0.01)  # of the slack, tried in turn until few enough sets are listed
+_SHARES = (0.02, 0.05, 0.12, 0.3, 0.6, 1.0)  # of the slack, tried in turn as long as few enough sets are listed
+_PRICE_SHARE = 0.6  # of the time that is left, for prices of one limit
+_SETTLE = 3  # limits that the same prices are tried for
 _CLOSE, _WIDER = 1.2e-4, 1.5  # how far above the threshold of prices the value is tried, relative to it and to what was listed
 _ROWS = 20_000
 _NEVER = 1 << 62
@@ -64,6 +66,7 @@ class Closing:
         self._model, self._tables = cover.model, SetTables(cover.pricer.graph, cover.pricer.deadline)
         self._search = PriceSearch(cover, self._tables)
         self._best = _NEVER  # the value of what was found
+        self._settled = 0  # bound by prices alone
         self._listed = 0  # ticks above the threshold of prices at which all sets were listed
 
     def raise_from(self, lower: int, seconds: float) -> int:
@@ -72,15 +75,31 @@ class Closing:
         undecided, limit = _NEVER, (lower + self._upper()) // 2  # undecided: the smallest limit with too many sets to say no
         try:
             while lower <= limit < min(self._upper(), undecided):
-                prices = self._search.best(limit, deadline)
-                found, whole = self._attain(prices, deadline) if prices.slack >= 0 else (False, True)
-                if whole and not found:
-                    lower = max(lower, limit + 1)
-                elif not found:
-                    undecided = min(undecided, limit)
+                now = time.perf_counter()
+                prices = self._search.best(limit, now + _PRICE_SHARE * (deadline - now))
+                if prices.slack < 0:
+                    lower = limit + 1
+                else:
+                    lower = self._settle(lower, prices, deadline)
+                    found, whole = self._attain(prices, deadline)
+                    lower = max(lower, limit + 1) if whole and not found else lower
+                    undecided = min(undecided, limit) if not whole and not found else undecided
                 limit = self._next(lower, prices, undecided)
         except (OutOfTimeError, UndecidedError):
             pass
+        return max(lower, self._settled)
+
+    def _settle(self, lower: int, prices: BestPrices, deadline: float) -> int:
+        """Raise the bound as far as these prices go."""
+        limit, known = int(prices.limit * (1 - self._share(prices))), prices
+        for _ in range(_SETTLE):
+            if limit < lower:
+                break
+            known = self._search.at(prices, limit, deadline)
+            if known.slack < 0:
+                self._settled = lower = limit + 1
+                break
+            limit = int(limit * (1 - self._share(known))) - 1
         return lower
 
     def _upper(self) -> int:
@@ -102,6 +121,7 @@ class Closing:
     def _attain(self, prices: BestPrices, deadline: float) -> tuple[bool, bool]:
         """Return whether a placement within the limit was found, and whether there is none otherwise."""
         model, g = self._model, self._cover.g
+        self._tables.deadline = deadline
         sets, whole = self._list(prices)
         resident = model.resident
         members = sets.members(model.num_nodes)
@@ -117,16 +137,21 @@ class Closing:
 
     def _list(self, prices: BestPrices) -> tuple[NearSets, bool]:
         """Return the sets that a placement may use, and whether these are all; else as many of the nearest."""
-        usable = self._search.usable(prices.limit)
+        usable, sets = self._search.usable(prices.limit), None
         for share in _SHARES:
             least = max(0, prices.most - int(share * prices.slack))
-            self._tables.prepare(prices.price, usable, prices.limit, least)
-            sets = self._tables.near(least, _MOST_SETS)
-            if sets is not None:
-                if share == 1.0:
-                    self._listed = max(self._listed, int(prices.limit * self._share(prices)))
-                return sets, share == 1.0
-        return self._tables.some(prices.most, _MOST_SETS), False
+            try:
+                self._tables.prepare(prices.price, usable, prices.limit, least)
+            except UndecidedError:
+                break
+            more = self._tables.near(least, _MOST_SETS)
+            if more is None:
+                break
+            sets = more
+            if share == 1.0:
+                self._listed = max(self._listed, int(prices.limit * self._share(prices)))
+                return sets, True
+        return self._tables.some(prices.most, _MOST_SETS) if sets is None else sets, False
 
     def _rest(self, prices: BestPrices) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
         """Return the ticks of every node on the device of the other type, what it costs of the slack, and the ticks it has."""

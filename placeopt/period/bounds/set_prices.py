@@ -216,6 +216,18 @@ class SetPricer:
                 break
         raise UndecidedError
 
+    def dear(
+        self, price: NDArray[np.int64], usable: NDArray[np.bool_], limit: int, least: int, bits: int
+    ) -> NDArray[np.bool_] | None:
+        """Return a set of load at most `limit` and price at least `least`, the dearer the more bits; None says nothing."""
+        if time.perf_counter() >= self.deadline:
+            raise OutOfTimeError
+        asked = self._question(price, usable, limit, least)
+        try:
+            return None if asked is None else self._answer(asked._replace(shift=_shift(limit, bits)))
+        except UndecidedError:
+            return None
+
     def load(self, members: NDArray[np.bool_]) -> int:
         """Ticks of a device that holds `members`."""
         state = ticks = 0
