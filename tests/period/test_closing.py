@@ -128,13 +128,20 @@ def test_disjoint_sets_are_all_found():
     assert none > 20
 
 
-def test_best_prices_bound_every_set():
-    """No set within the limit is dearer than said, and a negative slack refutes it."""
+@pytest.mark.parametrize("room", [1 << 20, 40, 30])
+def test_best_prices_bound_every_set(monkeypatch, room):
+    """No set within the limit is dearer than said, and a negative slack refutes it, even with little room for labels."""
+    monkeypatch.setattr(set_tables, "_LABELS", room)
+    monkeypatch.setattr(set_tables, "_MOST_LABELS", room)
     refuted = 0
     for problem, cover in covers(25):
         best, search = problems.best_period(problem), PriceSearch(cover, SetTables(cover.pricer.graph, 0.0))
         for limit in range(max(1, (best or 5) - 4), (best or 5) + 3):
-            found = search.best(limit, time.perf_counter() + 60)
+            try:
+                found = search.best(limit, time.perf_counter() + 60)
+            except UndecidedError:
+                assert room < 100
+                continue
             usable = search.usable(limit)
             dearest = max(
                 int(found.price[s].sum())
@@ -143,7 +150,7 @@ def test_best_prices_bound_every_set():
             assert dearest <= found.most
             refuted += found.slack < 0
             assert found.slack >= 0 or best is None or limit < best
-    assert refuted > 10
+    assert refuted > (10 if room > 100 else 0)
 
 
 @pytest.mark.parametrize("most", [1, 4, 1 << 12])

@@ -116,9 +116,8 @@ class PriceSearch:
         self.tables.deadline = deadline
         count, price, pay = len(self.cover.model.types[self.cover.g]), prices.price, self.pay(prices.price, limit)
         least = max(1, -(-pay // count))
-        most = least - 1
-        if self.tables.prepare(price, self.usable(limit), limit, least, near=_NEAREST, dear=least):
-            most = self.tables.dearest()[1]
+        self.tables.prepare(price, self.usable(limit), limit, least, near=_NEAREST, dear=least)
+        most = self.tables.dearest()[1]
         return prices._replace(limit=limit, most=most, slack=count * most - pay)
 
     def pay(self, price: NDArray[np.int64], limit: int) -> int:
@@ -194,15 +193,12 @@ class _Generation:
         least = max(1, pay // self.count)  # prices of a refutation have no dearer set
         found = self.search.cover.pricer.dear(price, self.usable, self.limit, least, _PHASES[-1].bits)
         least = max(least, 0 if found is None else int(price[found].sum()))
-        listed = np.zeros((0, len(price)), dtype=np.bool_)
-        if not tables.prepare(price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least):
-            most = max(0, int(least * (1 - near)) - 1)
-        else:
-            _, most = tables.dearest()
-            while (sets := tables.near(int(most * (1 - near)), _LISTED)) is None and near > _NEAREST:
-                near /= 4
-            self.near = near if sets is None or 2 * len(sets.price) > _LISTED else self.near
-            listed = (tables.some(int(most * (1 - near)), _LISTED) if sets is None else sets).members(len(price))
+        tables.prepare(price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least)
+        _, most = tables.dearest()
+        while (sets := tables.near(int(most * (1 - near)), _LISTED)) is None and near > _NEAREST:
+            near /= 4
+        self.near = near if sets is None or 2 * len(sets.price) > _LISTED else self.near
+        listed = (tables.some(int(most * (1 - near)), _LISTED) if sets is None else sets).members(len(price))
         slack = self.count * most - pay
         if self.proved is None or pay * self.proved.most > self._paid() * most:
             self.proved, self.steady = BestPrices(self.limit, price, most, slack, value), mixed
