@@ -34,6 +34,7 @@ _TOGETHER, _LISTED = 100, 4000  # sets added in a round, of so many listed
 _DISJOINT, _DEAR = 5, 0.5
 _NEAR, _NEAREST = 2e-3, 1e-6  # how near the dearest listed sets are, relative to it
 _DONE, _DONE_SLACK = 2e-7, 0.02  # differences of values that end it, per device, and relative to the slack
+_COARSE_SHARE = 0.7  # of the time, at most, for coarse sets: they prove nothing
 _TOLERANCE = 1e-9
 
 
@@ -145,12 +146,12 @@ class _Generation:
         self.near = _NEAR  # how near the dearest set others are listed, relative to its price
 
     def run(self) -> BestPrices:
-        phase = 0
+        phase, coarse_end = 0, self.deadline - (1 - _COARSE_SHARE) * (self.deadline - time.perf_counter())
         while True:
             value, prices = self.master.solve(self.deadline - time.perf_counter())
             mixed = self.share * self.steady + (1 - self.share) * prices
             price = np.floor(mixed * (PRICES / mixed.sum())).astype(np.int64)
-            if phase < len(_PHASES):
+            if phase < len(_PHASES) and time.perf_counter() < coarse_end:
                 if self._coarse(value, prices, price, mixed, _PHASES[phase]):
                     phase, self.closest = phase + 1, np.inf
                 continue
