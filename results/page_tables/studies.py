@@ -94,7 +94,8 @@ def minute(source: Source) -> list[str]:
     wider = [name for name, (old, new) in known.items() if new > old]
     compared = f"Of the other {len(left)}, {len(known)} were run with the earlier version, and "
     return [
-        *bullets([f"{len(rows)} instances; {narrow.count(0)} proved in 60 s, {len(narrow) - narrow.count(0)} more within {percent(1e-4)}.",
+        *bullets([f"{len(rows)} instances; {narrow.count(0)} proved in 60 s, "
+                  f"{len(narrow) - narrow.count(0)} more within {percent(1e-4)}.",
                   compared + ("the gap is wider now on: " + "; ".join(f"`{name}`" for name in wider) + "."
                               if wider else "no gap is wider now.")]),
         "",
