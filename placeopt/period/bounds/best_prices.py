@@ -118,7 +118,7 @@ class PriceSearch:
         count, price, pay = len(self.cover.model.types[self.cover.g]), prices.price, self.pay(prices.price, limit)
         least = max(1, -(-pay // count))
         self.tables.prepare(price, self.usable(limit), limit, least, near=_NEAREST, dear=least)
-        most = self.tables.dearest()[1]
+        most = self.tables.dearest()
         return prices._replace(limit=limit, most=most, slack=count * most - pay)
 
     def pay(self, price: NDArray[np.int64], limit: int) -> int:
@@ -195,7 +195,7 @@ class _Generation:
         found = self.search.cover.pricer.dear(price, self.usable, self.limit, least, _PHASES[-1].bits)
         least = max(least, 0 if found is None else int(price[found].sum()))
         tables.prepare(price, self.usable, self.limit, max(1, int(least * (1 - near))), near=near, dear=least)
-        _, most = tables.dearest()
+        most = tables.dearest()
         while (sets := tables.near(int(most * (1 - near)), _LISTED)) is None and near > _NEAREST:
             near /= 4
         self.near = near if sets is None or 2 * len(sets.price) > _LISTED else self.near

@@ -58,6 +58,16 @@ class Wanted(NamedTuple):
     shift: int  # loads that differ beyond this bit only are in different buckets
 
 
+class Last(NamedTuple):
+    """The last bucket of a state's labels, which is not stored yet (all -1 or 0 if there is none)."""
+
+    other: int  # the label across of the largest load that still goes with the bucket's
+    bucket: int
+    low: int  # its smallest load
+    high: int  # its largest price
+    top: int  # price of the label stored last
+
+
 class Walk(NamedTuple):
     """State of a depth-first search along the layers (N nodes)."""
 
@@ -88,6 +98,26 @@ def _store(table, count, load, price):
     return count + 1
 
 
+@inlined
+def _take(want, across, s, table, count, last, ticks, worth):
+    """Take a label of a state, by rising load: store the bucket before where it opens a new one, nothing where no set needs it.
+
+    `across` holds the labels that complete it. Return the number of labels stored, and the last bucket; no later label matters once
+    its `other` is before the state's first.
+    """
+    other, bucket, low, high, top = last
+    if worth > high and worth > top:
+        while other >= across.first[s] and across.load[other] > want.limit - ticks:
+            other -= 1
+        if other >= across.first[s] and across.price[other] + worth >= want.least:
+            if ticks >> want.shift != bucket:
+                if high > top:
+                    count, top = _store(table, count, low, high), high
+                bucket, low = ticks >> want.shift, ticks
+            high = worth
+    return count, Last(other, bucket, low, high, top)
+
+
 @uncounted_entry
 def rests(graph, want, beginnings, table):
     """Fill the table of the rests from the last layer on; return the number of labels, -1 without room."""
@@ -105,7 +135,7 @@ def rests(graph, want, beginnings, table):
             b_end = table.end[held] if want.usable[v] else b
             if count + a_end - a + b_end - b > len(table.load):
                 return -1
-            other, bucket, low, high, top = beginnings.end[s] - 1, -1, 0, -1, -1
+            last = Last(beginnings.end[s] - 1, -1, 0, -1, -1)
             while a < a_end or b < b_end:  # by rising load
                 if b >= b_end or (a < a_end and table.load[a] + graph.ticks[0, s] <= table.load[b] + graph.ticks[1, s]):
                     ticks, worth = table.load[a] + graph.ticks[0, s], table.price[a]
@@ -113,21 +143,11 @@ def rests(graph, want, beginnings, table):
                 else:
                     ticks, worth = table.load[b] + graph.ticks[1, s], table.price[b] + want.price[v]
                     b += 1
-                if worth <= high or worth <= top:
-                    continue
-                while other >= beginnings.first[s] and beginnings.load[other] > want.limit - ticks:
-                    other -= 1
-                if other < beginnings.first[s]:
+                count, last = _take(want, beginnings, s, table, count, last, ticks, worth)
+                if last.other < beginnings.first[s]:
                     break
-                if beginnings.price[other] + worth < want.least:
-                    continue
-                if ticks >> want.shift != bucket:
-                    if high > top:
-                        count, top = _store(table, count, low, high), high
-                    bucket, low = ticks >> want.shift, ticks
-                high = worth
-            if high > top:
-                count = _store(table, count, low, high)
+            if last.high > last.top:
+                count = _store(table, count, last.low, last.high)
             table.end[s] = count
     return count
 
@@ -172,28 +192,18 @@ def beginnings(graph, want, rest, table, pointer):
             if count + _open_arcs(graph, want, table, pointer, s, v) > len(table.load):
                 return -1
             arcs = graph.arc_ptr[s + 1] - graph.arc_ptr[s]
-            other, bucket, low, high, top = rest.end[s] - 1, -1, 0, -1, -1
+            last = Last(rest.end[s] - 1, -1, 0, -1, -1)
             while True:
                 j, ticks = _nearest(graph, table, pointer, graph.arc_ptr[s], arcs)
                 if j < 0:
                     break
                 worth = table.price[pointer[0, j]] + (graph.arc[graph.arc_ptr[s] + j] & 1) * want.price[v]
                 pointer[0, j] += 1
-                if worth <= high or worth <= top:
-                    continue
-                while other >= rest.first[s] and rest.load[other] > want.limit - ticks:
-                    other -= 1
-                if other < rest.first[s]:
+                count, last = _take(want, rest, s, table, count, last, ticks, worth)
+                if last.other < rest.first[s]:
                     break
-                if rest.price[other] + worth < want.least:
-                    continue
-                if ticks >> want.shift != bucket:
-                    if high > top:
-                        count, top = _store(table, count, low, high), high
-                    bucket, low = ticks >> want.shift, ticks
-                high = worth
-            if high > top:
-                count = _store(table, count, low, high)
+            if last.high > last.top:
+                count = _store(table, count, last.low, last.high)
             table.end[s] = count
     return count
 
@@ -324,14 +334,13 @@ class SetTables:
     def _ask_for(self, least: int) -> None:
         self._want = self._want._replace(least=max(least, self._want.least))
 
-    def dearest(self) -> tuple[NDArray[np.bool_] | None, int]:
-        """Return the dearest set of those prepared, if it was found, and a price that none exceeds."""
+    def dearest(self) -> int:
+        """Return a price that no set exceeds: of those prepared the dearest's, where that is found."""
         found, whole = self._list(1, self._want.least, raising=True)
         best = int(found.price[0]) if len(found.price) else self._want.least - 1
-        members = found.members(len(self.graph.order))[0] if len(found.price) else None
         first, end = int(self._rest.first[0]), int(self._rest.end[0])
         most = int(self._rest.price[end - 1]) if end > first else self._want.least - 1
-        return members, best if whole else max(best, most)
+        return best if whole else max(best, most)
 
     def near(self, least: int, most: int) -> NearSets | None:
         """Return all sets of price at least `least` (not below what was prepared); None if more than `most` or too many steps."""
