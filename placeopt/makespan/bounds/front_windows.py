@@ -123,7 +123,6 @@ class FrontModel:
 
         self.front, self.candidates, self.window, self.known = front, candidates, window, known
         self.cp = cp_model.CpModel()
-        self.num_workers = front.num_workers
         self.runs: dict[int, list[cp_model.IntVar | None]] = {}
         self.active: dict[int, cp_model.IntVar] = {}
         self.start: dict[int, cp_model.IntVar] = {}
@@ -163,7 +162,7 @@ class FrontModel:
         from ortools.sat.python import cp_model
 
         solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self.num_workers
+        solver.parameters.num_workers = self.front.num_workers
         solver.parameters.max_time_in_seconds = max(0.01, seconds)
         return solver
 
@@ -230,6 +229,8 @@ class FrontModel:
         """No more ops run at a time than a class has devices: implied, and what the linear relaxation sees."""
         r, model = self.front.relaxation, self.cp
         for c, size in enumerate(r.class_size.tolist()):
+            if size == 1:
+                continue  # its ops do not overlap already
             intervals = []
             for v in self.candidates:
                 here = [x for x, of in zip(self.runs[v], r.class_of.tolist(), strict=True) if x is not None and of == c]
@@ -239,7 +240,7 @@ class FrontModel:
                 model.add(sum(here) == present)
                 ticks = int(r.compute[v, c])
                 intervals.append(model.new_optional_fixed_size_interval_var(self.start[v], ticks, present, f"c{v}_{c}"))
-            if size > 1 and len(intervals) > size:
+            if len(intervals) > size:
                 model.add_cumulative(intervals, [1] * len(intervals), size)
 
     def _order_twins(self) -> None:
