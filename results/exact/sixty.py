@@ -32,19 +32,6 @@ Row = dict[str, Any]
 Source = tuple[Any, ...]
 """Kind of an instance ("doppler", "random", "llama", "generated", "split", "latency") and what names it."""
 
-GENERATED = (
-    "chain-mm", "ffnn", "llama-block", "llama-layer", "inception-v3", "resnet50", "densenet121", "nasnet-cell", "bert-base", "gpt2",
-    "mt5", "flava", "moe?layers=2", "nmt", "rnn-lm", "cholesky", "fft", "layered?layers=16&width=20&seed=1",
-)  # fmt: skip
-SCALING = (
-    "layered?layers=12&width=12&seed=1", "layered?layers=40&width=40&seed=1", "layered?layers=120&width=120&seed=1",
-    "llama?layers=1", "llama?layers=4", "llama?layers=16",
-)  # fmt: skip
-SPLITS = (
-    "layer_bert24_inference", "layer_bert24_training", "layer_gnmt_inference", "layer_resnet50_inference",
-    "layer_inceptionv3_inference", "layer_inceptionv3_training", "operator_bert_l-3_inference", "operator_bert_l-3_training",
-    "operator_bert_l-12_inference", "operator_resnet50_inference",
-)  # fmt: skip
 LATENCIES = (
     "layer_bert24_inference", "layer_gnmt_inference", "layer_resnet50_inference", "operator_bert_l-3_inference",
     "operator_bert_l-6_inference", "operator_resnet50_inference",
@@ -53,6 +40,10 @@ LATENCIES = (
 
 def instances() -> dict[str, Source]:
     """Return what to load by the name of its row."""
+    from study import PERIOD
+
+    from placeopt.experiments.study import expand_instances, load_study
+
     found: dict[str, Source] = {}
     for contention in ("none", "pair"):
         for devices in (4, 8):
@@ -63,12 +54,12 @@ def instances() -> dict[str, Source]:
             found[f"llama-layer, {devices} devices, {costs} costs"] = ("llama", devices, costs)
     for seed in range(5):
         found[f"layered-60-{seed}, 4 devices"] = ("random", seed)
-    for name in GENERATED:
-        found[f"gen:{name} on 4xP100"] = ("generated", f"gen:{name}", "4xP100")
-    for name in SCALING:
-        for cluster in ("4xA100", "16xA100"):
-            found[f"gen:{name} on {cluster}"] = ("generated", f"gen:{name}", cluster)
-    for name in SPLITS:
+    for folder in ("benchmark", "scaling"):
+        study = load_study(HERE.parent / folder / "study.toml")
+        for source in expand_instances(study.instances):
+            for cluster in study.clusters:
+                found[f"{source} on {cluster}"] = ("generated", source, cluster)
+    for name in PERIOD:
         for contiguity in ("chain", "none"):
             found[f"period of {name}, contiguity {contiguity}"] = ("split", name, contiguity)
     for name in LATENCIES:
@@ -112,7 +103,8 @@ def warmed(problem: Any) -> None:
     """Compile what a small problem of the same objective needs."""
     import placeopt as po
 
-    small = {"makespan": ("random", 0), "period": ("split", SPLITS[0], "none"), "latency": ("latency", LATENCIES[0], 1)}
+    name = "layer_bert24_inference"
+    small = {"makespan": ("random", 0), "period": ("split", name, "none"), "latency": ("latency", name, 1)}
     problem = load(small[problem.objective])
     po.solve(problem, seconds=6)
     bound(problem, 3)
