@@ -28,6 +28,9 @@ SMALL = 2000
 ALONE_SECONDS, ALONE_SHARE = 4.0, 0.2
 """Time for which CP-SAT has every core to itself on small problems: seconds at most, and share of the time left."""
 
+STALLED_SHARE, STALLED_GAIN = 0.2, 0.02
+"""A proof that in this share of its time closed less than this part of the gap leaves its cores to the search."""
+
 LEAST_SECONDS = 1.0
 """Time left below which a second side is not worth its start."""
 
@@ -43,6 +46,7 @@ class DualSide:
         self._solver, self._failure = solver, list[BaseException]()
         own: Tracker[Any] = Tracker("cp-sat", tracker.problem, Budget(tracker.seconds_left), seed=tracker.seed)
         own.exchange = self.exchange
+        self.ended = False
         self._own, self._thread = own, threading.Thread(target=self._prove, name="placeopt-dual-side")
 
     def __enter__(self) -> DualSide:
@@ -53,9 +57,7 @@ class DualSide:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._own.stopped = True
-        self.exchange.end(self._thread)
-        self.exchange.meet(self.tracker)
+        self.end()
         self.tracker.exchange = None
         if self._failure and error[0] is None:
             raise self._failure[0]
@@ -66,6 +68,21 @@ class DualSide:
         end = self.tracker.elapsed + seconds
         while self._thread.is_alive() and self.tracker.elapsed < end and not self.tracker.stop():
             self._thread.join(0.02)
+
+    def end(self) -> None:
+        """End the proof and take what it found."""
+        self.ended = self._own.stopped = True
+        self.exchange.end(self._thread)
+        self.exchange.meet(self.tracker)
+
+    def end_if_stalled(self, *, large: bool = False) -> None:
+        """Leave the cores to the search where the proof has hardly gained of late; with `large`, on large problems only."""
+        own = self._own
+        since = own.elapsed - STALLED_SHARE * (own.budget.seconds or 0.0)
+        before = max((point.lower_bound for point in own.trace if point.seconds <= since), default=0)
+        gains = own.value is None or own.lower_bound - before >= STALLED_GAIN * (own.value - before)
+        if not gains and not (large and self._small):
+            self.end()
 
     def _prove(self) -> None:
         try:

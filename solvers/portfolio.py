@@ -56,8 +56,9 @@ FRONT_SECONDS, FRONT_LEAST, FRONT_SHARE = 10.0, 3.0, 0.2
 SAMPLING = 0.1
 """Share of the budget, after the heuristics, for cross-entropy."""
 
-WALKING = 0.6
-"""Share of the time left then for annealing, where large neighbourhood search follows."""
+WALKING, BESIDE = 0.6, 0.35
+"""Share of the time left then for annealing, where large neighbourhood search follows, and the part of it after which a proof
+beside it has to have gained."""
 
 
 LNS_SECONDS = 5e-4
@@ -98,27 +99,45 @@ class Portfolio(MeasuringSearch):
         if two_sided and not tracker.stop() and worth_it(problem, tracker.seconds_left, threads):
             with DualSide(tracker) as proof:
                 proof.alone()
-                self._improve(stages, walks=max(1, self.walks - 1), threads=threads - 1, front=False)
+                self._improve(stages, threads, proof)
         else:
-            self._improve(stages, walks=self.walks, threads=threads, front=True)
+            self._improve(stages, threads)
         evaluator.conclude()
 
-    def _improve(self, stages: Stages, *, walks: int, threads: int, front: bool) -> None:
-        """Improve what the heuristics found until the budget is spent or the bound is met."""
+    def _improve(self, stages: Stages, threads: int, proof: DualSide | None = None) -> None:
+        """Improve what the heuristics found until the budget is spent or the bound is met.
+
+        A proof beside it has a core of its own as long as it gains.
+        """
         evaluator, tracker = stages.evaluator, stages.tracker
-        problem = evaluator.problem
-        shared = {"start": "random", "measure": self.measure, "threads": threads}
-        stages.search("cross-entropy", SAMPLING, refine=0.0, **shared)
-        timed = tracker.budget.seconds is not None
+        problem, timed = evaluator.problem, tracker.budget.seconds is not None
         use_lns = self.lns and evaluator.ordered and timed and "lns" in specs("placement")
-        if use_lns and front:
+
+        def search(name: str, share: float, **options: Any) -> None:
+            beside = int(proof is not None and not proof.ended)
+            options["num_workers" if name == "lns" else "threads"] = threads - beside
+            if name != "lns":
+                options |= {"start": "random", "measure": self.measure}
+            if name == "annealing":
+                options["walks"] = max(1, self.walks - beside)
+            stages.search(name, share, **options)
+
+        search("cross-entropy", SAMPLING, refine=0.0)
+        walking = WALKING if use_lns else 1.0
+        if proof is not None:
+            search("annealing", BESIDE * walking)
+            walking *= (1 - BESIDE) / (1 - BESIDE * walking)
+            proof.end_if_stalled(large=True)
+        elif use_lns:
             stages.front()
-        stages.search("annealing", WALKING if use_lns else 1.0, walks=walks, **shared)
+        search("annealing", walking)
         # Only where its first window, whose model grows with ops times devices, surely ends in time.
         if use_lns and tracker.seconds_left > LNS_SECONDS * problem.num_ops * problem.num_devices:
-            stages.search("lns", 1.0, num_workers=threads)
+            if proof is not None:
+                proof.end_if_stalled()
+            search("lns", 1.0)
         if use_lns:
-            stages.search("annealing", 1.0, walks=walks, **shared)  # where lns ended early
+            search("annealing", 1.0)  # where lns ended early
 
 
 def _hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:

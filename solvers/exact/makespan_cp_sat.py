@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 PROBE_SECONDS, PROBE_SHARES = 20.0, (0.06, 0.2)
 """Time for horizons at the lower bound, before and after the bound by fronts: seconds at most, and shares of the time left."""
 
-FRONT_SECONDS, FRONT_SHARE, CLOSING_FRONT_SHARE = 20.0, 0.2, 0.3
-"""Time for the bound by fronts: seconds at most, and share of the time left: alone, and, as long as it gains, beside searches."""
+FRONT_SECONDS, FRONT_SHARE, FIRST_FRONT_SHARE, CLOSING_FRONT_SHARE = 20.0, 0.2, 0.1, 0.3
+"""Time for the bound by fronts: seconds at most, and share of the time left: alone, and beside searches, at first and as long
+as it gains."""
 
 FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 """Shares of the time left for a first run of the whole model, and then for windows (`lns`)."""
@@ -118,13 +119,15 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
     unit = common_unit(problem)
     _try_tight(settings, problem, tracker, analysis, unit)
     _raise_by_segments(tracker, analysis)
-    _try_shapes(settings, problem, tracker, analysis, unit)
     fronts = FrontSearch(analysis.evidence(tracker.lower_bound), settings.num_workers)
+    if _raise_by_fronts(fronts, tracker, FIRST_FRONT_SHARE):
+        _gain_by_fronts(fronts, tracker)
+        _try_tight(settings, problem, tracker, analysis, unit)
+    _try_shapes(settings, problem, tracker, analysis, unit)
     for turn, share in enumerate(CLOSING_SHARES):
         before = tracker.lower_bound
-        gains = turn > 0
-        while gains and not tracker.stop():
-            gains = _raise_by_fronts(fronts, tracker, CLOSING_FRONT_SHARE)
+        if turn > 0:
+            _gain_by_fronts(fronts, tracker)
         if not tracker.stop() and (turn == 0 or tracker.lower_bound > before):
             _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[min(turn, 1)])
         if tracker.stop() or _solve_on_grid(settings, problem, tracker, analysis, unit, share):
@@ -191,6 +194,12 @@ def _raise_by_fronts(fronts: FrontSearch, tracker: Tracker[Placement], share: fl
     if found is not None:
         tracker.raise_bound(found.bound, "front")
     return found is not None
+
+
+def _gain_by_fronts(fronts: FrontSearch, tracker: Tracker[Placement]) -> None:
+    """Go on with fronts as long as they gain."""
+    while not tracker.stop() and _raise_by_fronts(fronts, tracker, CLOSING_FRONT_SHARE):
+        pass
 
 
 def _probe(

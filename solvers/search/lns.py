@@ -121,9 +121,13 @@ class WindowSearch:
         end = self.tracker.elapsed + share * self.tracker.seconds_left
         if self.tracker.solution is None:
             return
-        now = self._incumbent(self.tracker.solution)
+        best = self.tracker.solution
+        now = self._incumbent(best)
         stale = 0
         while not self.tracker.stop() and self.tracker.elapsed < end:
+            if self.tracker.solution is not best:  # perhaps found by another side of the same solve
+                best = self.tracker.solution
+                now = min(now, self._incumbent(best), key=lambda incumbent: incumbent.makespan)
             kind = self.bandit.choose(self.rng)
             compact = stale > 4 and self.rng.random() < 0.3
             inside, free = self._window(now, kind, round(self.bandit.size[kind]))
