@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from placeopt.model.objective import named_objective, objective_names
+from placeopt.period.objective import PERIOD
 from placeopt.solving.options import declared_options
 from placeopt.solving.registry import SolverSpec, solver_class, specs
 
@@ -41,7 +42,8 @@ def defaults(kind: str) -> str:
     ours = {spec.name for spec in specs(kind).values() if spec.target.startswith("placeopt.")}
     chosen = {name: named_objective(kind, name).default_solver for name in objective_names(kind)}
     chosen = {name: solver for name, solver in chosen.items() if solver in ours}
-    return ", ".join(f"`{solver}` ({name})" for name, solver in chosen.items())
+    other = {("placement", "period"): f"of a chain of stages; otherwise `{PERIOD.prover}`"}
+    return ", ".join(f"`{solver}` ({' '.join([name, *other.get((kind, name), '').split()])})" for name, solver in chosen.items())
 
 
 def options_of(spec: SolverSpec) -> list[str]:

@@ -104,7 +104,8 @@ def solve(
     ----------
     problem : PlacementProblem, PipelineProblem, JobStreamProblem or ShardingProblem.
     solver : a registered name or a configured solver; by default the portfolio (makespan), the exact DP
-        (period), cp-sat (latency), the repetend search (pipelines) or sharding-portfolio (sharding).
+        (period of a chain of stages), cp-sat (period otherwise, latency), the repetend search (pipelines) or
+        sharding-portfolio (sharding).
     seconds, evaluations, target : the budget; 10 seconds if nothing else limits the search.
     seed : same seed and evaluation budget, same answer.
     initial : a solution to start from; the result is never worse.
@@ -117,7 +118,7 @@ def solve(
     """
     objective = objective_of(problem)
     if solver is None:
-        solver = objective.default_solver
+        solver = objective.default_for(problem)
     if isinstance(solver, str):
         solver = make_solver(solver, objective.kind, **options)
     elif options:

@@ -117,7 +117,7 @@ def chosen_solvers(
         raise InputError("--option and --policy need exactly one --solver, to know which one they configure")
     if not named:
         known = specs(objective.kind)
-        named = [name for name in objective.comparison if name in known]
+        named = [name for name in objective.compared_for(problem) if name in known]
     solvers: list[tuple[str, Any]] = []
     broken: list[Failure] = []
     for name in dict.fromkeys(named):

@@ -45,7 +45,8 @@ class Objective(Protocol):
     Attributes
     ----------
     name : as in `problem.objective`. kind : type of the problem: "placement", "split", "pipeline", "jobs", "sharding" or "plan".
-    default_solver : solver used when none is named. comparison : solvers that are compared when none is named.
+    default_solver : solver used when none is named. comparison : solvers that are compared when none is named. (Of most problems:
+        `default_for` and `compared_for` say of which.)
     ordered : whether the priorities of a placement matter.
     prover : solver whose bound proves optima, given time; "" if the bounds alone do it.
     baseline : solver of the plainest solution, to compare with; "" if there is none.
@@ -63,6 +64,14 @@ class Objective(Protocol):
 
     def default_queue(self, solution: Any) -> str:
         """Execution of a solution that names none; "" where there is no choice."""
+        ...
+
+    def default_for(self, problem: Any) -> str:
+        """Solver used for a problem when none is named."""
+        ...
+
+    def compared_for(self, problem: Any) -> tuple[str, ...]:
+        """Solvers compared on a problem when none is named."""
         ...
 
     def impossible(self, problem: Any) -> str:
@@ -143,6 +152,14 @@ class PlainObjective(ABC):
     def default_queue(self, solution: Any) -> str:
         """Return "": there is no choice of execution."""
         return ""
+
+    def default_for(self, problem: Any) -> str:
+        """Return the same for every problem."""
+        return self.default_solver
+
+    def compared_for(self, problem: Any) -> tuple[str, ...]:
+        """Return the same for every problem."""
+        return self.comparison
 
     def impossible(self, problem: Any) -> str:
         """Return "": no simple reason proves it."""

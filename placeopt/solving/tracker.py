@@ -240,7 +240,11 @@ class Tracker(Generic[SolutionT]):
         )
 
     def _note(self) -> None:
-        self.trace.append(TracePoint(self.elapsed, self.evaluations, self.value, self.lower_bound))
+        value, bound = self.value, self.lower_bound
+        if self.trace and self.trace[-1].incumbent is not None:  # what a part found may be in the trace already
+            value = min(self.trace[-1].incumbent, self.trace[-1].incumbent if value is None else value)
+        bound = max([bound, *(point.lower_bound for point in self.trace[-1:])])
+        self.trace.append(TracePoint(self.elapsed, self.evaluations, value, bound))
         self._report(force=True)
 
     def _report(self, force: bool = False) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import placeopt as po
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.solving.registry import make_solver
@@ -65,3 +66,20 @@ def test_random_problems(solver):
         assert result.value is None or result.value >= best, seed
         if solver == "ideal-dp" and case.contiguity == "chain":
             assert (result.value, result.status) == (best, "optimal"), seed
+
+
+@pytest.mark.parametrize("contiguity", ["convex", "none"])
+def test_no_name_is_needed_for_the_proof(contiguity):
+    """What `solve` runs where none is named proves the best placement, also where no chain of stages is as good."""
+    better = 0
+    for seed in range(60):
+        case = draw(random.Random(seed), "period")
+        problem = problem_of(case).replace(contiguity=contiguity)
+        case.contiguity = contiguity
+        best, chain = best_period(case), make_solver("ideal-dp").solve(problem, Budget(), seed=0).value
+        if best is None or problem.num_devices < 2:
+            continue
+        result = po.solve(problem, seconds=20)
+        assert (result.value, result.status) == (best, "optimal"), seed
+        better += chain is None or best < chain
+    assert better > 1 or contiguity == "convex"

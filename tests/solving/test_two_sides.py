@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
 from random_problems import random_problem
 
 import placeopt as po
+from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.model.budget import Budget
 from placeopt.model.errors import SolverError
 from placeopt.model.placement import Placement
 from placeopt.solvers.dual_side import DualSide, worth_it
+from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.exchange import Exchange
 from placeopt.solving.registry import solver_class
 from placeopt.solving.tracker import Tracker
@@ -109,3 +112,51 @@ def test_a_second_side_needs_time_a_core_and_a_model_that_fits(problem):
     assert not worth_it(problem, 10.0, 1)
     assert not worth_it(problem, float("inf"), 2)
     assert not worth_it(po.load("gen:layered?layers=60&width=60", cluster="uniform:8"), 10.0, 2)
+
+
+def side_that_ran(problem, small):
+    """Return a side whose proof ended at once, a while ago."""
+    side = DualSide(tracker_of(problem, seconds=0.2))
+    side._small = small
+    side.exchange.meet(side.tracker)
+    side._thread.start()
+    side._thread.join(20)
+    time.sleep(0.1)
+    return side
+
+
+def test_a_stalled_proof_leaves_its_core(problem, monkeypatch):
+    """One that gained nothing of late ends, at first only on large problems; what it proved is kept."""
+    monkeypatch.setattr(solver_class("cp-sat"), "search", lambda *_: None)
+    large, gaining, small = side_that_ran(problem, False), side_that_ran(problem, False), side_that_ran(problem, True)
+    gaining._own.raise_bound(gaining._own.value - 1, "later")
+    for side in (large, gaining, small):
+        side.end_if_stalled(large=True)
+    assert (large.ended, gaining.ended, small.ended) == (True, False, False)
+    small.end_if_stalled()
+    assert small.ended
+    gaining.exchange.meet(gaining._own)
+    gaining.end()
+    assert gaining.tracker.lower_bound == gaining.tracker.value - 1
+
+
+def test_windows_go_on_from_what_the_other_side_found(problem):
+    """A better placement that comes in between is where the next window is freed."""
+    best = po.solve(problem, "portfolio", seconds=3)
+    tracker, other = tracker_of(problem, seconds=20.0), Tracker("other", problem, Budget(20.0))
+    tracker.exchange = Exchange()
+    search = WindowSearch(Lns(), problem, tracker, Analysis(problem, seconds=1.0).relaxation.allowed)
+    incumbents, executed = [], search._incumbent
+
+    def watched(placement):
+        found = executed(placement)
+        incumbents.append(found.makespan)
+        if len(incumbents) == 1:
+            other.offer(best.value, best.solution)
+            tracker.exchange.meet(other)
+        return found
+
+    search._incumbent = watched
+    search.run(share=0.1)
+    assert incumbents[0] > best.value
+    assert incumbents[1] == best.value
