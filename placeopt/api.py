@@ -11,7 +11,7 @@ from placeopt.instances import sources
 from placeopt.io.serialize import load as load_json
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError
-from placeopt.model.objective import objective_names, objective_of
+from placeopt.model.objective import default_solver, objective_names, objective_of
 from placeopt.model.placement import Placement
 from placeopt.sharding.contest_format import holds_sharding
 from placeopt.sharding.contest_format import read as read_sharding
@@ -116,11 +116,10 @@ def solve(
     -------
     The solver's Result; for placements, with the quick combinatorial bounds where the solver proved less.
     """
-    objective = objective_of(problem)
     if solver is None:
-        solver = objective.default_for(problem)
+        solver = default_solver(problem)
     if isinstance(solver, str):
-        solver = make_solver(solver, objective.kind, **options)
+        solver = make_solver(solver, objective_of(problem).kind, **options)
     elif options:
         raise InputError(f"options {', '.join(options)} belong into the solver object, which is configured already")
     if isinstance(initial, list | tuple) or (initial is not None and hasattr(initial, "dtype")):

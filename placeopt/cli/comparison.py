@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.model.bound import BoundReport
 from placeopt.model.budget import Budget
 from placeopt.model.errors import InputError, Refused, SolverError
-from placeopt.model.objective import objective_of
+from placeopt.model.objective import compared_solvers, objective_of
 from placeopt.solving.bound import bound
 from placeopt.solving.compilation import early_start, kernels_of, ready
 from placeopt.solving.registry import make_solver, specs
@@ -117,7 +117,7 @@ def chosen_solvers(
         raise InputError("--option and --policy need exactly one --solver, to know which one they configure")
     if not named:
         known = specs(objective.kind)
-        named = [name for name in objective.compared_for(problem) if name in known]
+        named = [name for name in compared_solvers(problem) if name in known]
     solvers: list[tuple[str, Any]] = []
     broken: list[Failure] = []
     for name in dict.fromkeys(named):

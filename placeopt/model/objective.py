@@ -45,8 +45,8 @@ class Objective(Protocol):
     Attributes
     ----------
     name : as in `problem.objective`. kind : type of the problem: "placement", "split", "pipeline", "jobs", "sharding" or "plan".
-    default_solver : solver used when none is named. comparison : solvers that are compared when none is named. (Of most problems:
-        `default_for` and `compared_for` say of which.)
+    default_solver : solver used when none is named. comparison : solvers that are compared when none is named.
+        An objective whose problems differ in that has methods `default_for` and `compared_for`, of a problem, too.
     ordered : whether the priorities of a placement matter.
     prover : solver whose bound proves optima, given time; "" if the bounds alone do it.
     baseline : solver of the plainest solution, to compare with; "" if there is none.
@@ -64,14 +64,6 @@ class Objective(Protocol):
 
     def default_queue(self, solution: Any) -> str:
         """Execution of a solution that names none; "" where there is no choice."""
-        ...
-
-    def default_for(self, problem: Any) -> str:
-        """Solver used for a problem when none is named."""
-        ...
-
-    def compared_for(self, problem: Any) -> tuple[str, ...]:
-        """Solvers compared on a problem when none is named."""
         ...
 
     def impossible(self, problem: Any) -> str:
@@ -152,14 +144,6 @@ class PlainObjective(ABC):
     def default_queue(self, solution: Any) -> str:
         """Return "": there is no choice of execution."""
         return ""
-
-    def default_for(self, problem: Any) -> str:
-        """Return the same for every problem."""
-        return self.default_solver
-
-    def compared_for(self, problem: Any) -> tuple[str, ...]:
-        """Return the same for every problem."""
-        return self.comparison
 
     def impossible(self, problem: Any) -> str:
         """Return "": no simple reason proves it."""
@@ -362,6 +346,20 @@ def objective_of(problem: Any) -> Objective:
             f"expected a problem (po.load, po.load_pipeline, po.load_stream), received {type(problem).__name__}"
         )
     return named_objective(kind, name)
+
+
+def default_solver(problem: Any) -> str:
+    """Return the name of the solver that runs when none is named."""
+    objective = objective_of(problem)
+    chosen = getattr(objective, "default_for", None)
+    return objective.default_solver if chosen is None else str(chosen(problem))
+
+
+def compared_solvers(problem: Any) -> tuple[str, ...]:
+    """Return the names of the solvers that are compared when none is named."""
+    objective = objective_of(problem)
+    chosen = getattr(objective, "compared_for", None)
+    return objective.comparison if chosen is None else tuple(chosen(problem))
 
 
 def time_text(seconds: float | None) -> str:
