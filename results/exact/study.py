@@ -2,7 +2,8 @@
 
     PLACEOPT_DATA=../shared/data python results/exact/study.py [STAGE ...] [--again] [--for SECONDS]
 
-Stages: optima, doppler, doppler-seeds, llama-layer, layered, chain, pipeline, latency, splits, replicas, slots (default: all).
+Stages: optima, doppler, doppler-seeds, wide, chain, pipeline, latency, splits, replicas, slots (default: all). What `solve`
+says after a minute is in sixty.py.
 A stage writes results/exact/STAGE.csv row by row and skips rows that are there (`--again` measures them anew), so it may be
 stopped and continued; `--for` starts no further row after so many seconds. `tables.md` is drawn from the CSV
 files after every stage. Two CP-SAT workers throughout.
@@ -76,22 +77,6 @@ def by_default(problem: PlacementProblem, seed: int, seconds: float, unit: float
     """Solve as `placeopt solve` does and return the row of the table."""
     warm_up(problem.objective)
     return record(po.solve(problem, seconds=seconds, seed=seed), unit)
-
-
-def llama_layers() -> Iterator[Job]:
-    """The generated Llama layer, 228 ops: with its own transfer times, and with Doppler's (four times the producer's); 60 s."""
-    for devices in (4, 8):
-        own = po.load("gen:llama-layer", cluster=f"uniform:{devices}")
-        ticks = np.repeat(4 * own.min_compute[own.producer][:, None], own.transfer.shape[1], axis=1)
-        for costs, problem in (("own", own), ("doppler", own.replace(transfer=ticks))):
-            yield f"llama-layer {devices} devices {costs} costs", lambda p=problem: solve(p, 60)
-
-
-def layered() -> Iterator[Job]:
-    """Random layered graphs, n = 60, 4 identical devices, edge cost = op cost, 60 s each."""
-    for seed in range(5):
-        problem = random_layered(60, 4, seed)
-        yield problem.name, lambda p=problem: solve(p, 60)
 
 
 def wide() -> Iterator[Job]:
@@ -313,8 +298,6 @@ STAGES: dict[str, Callable[[], Iterator[Job]]] = {
     "optima": optima,
     "doppler": doppler_graphs,
     "doppler-seeds": doppler_seeds,
-    "llama-layer": llama_layers,
-    "layered": layered,
     "wide": wide,
     "chain": chain,
     "pipeline": pipeline,
