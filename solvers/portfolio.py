@@ -1,8 +1,9 @@
 """The portfolio: every heuristic, then cross-entropy and annealing, then large neighbourhood search.
 
 The default solver of makespan problems. Each stage starts from the incumbent of those before it and may use what
-is left of the budget; annealing comes back where windows gain nothing; a bound is computed first, and whoever meets it ends the search with a proof. With a limit of
-time, a second core and a model that CP-SAT can hold, that proof is pursued beside the searches (`dual_side`).
+is left of the budget, and annealing comes back where windows gain nothing. A bound is computed first, and whoever
+meets it ends the search with a proof. With a limit of time, a second core and a model that CP-SAT can hold, that proof
+is pursued beside the searches (`dual_side`).
 """
 
 from __future__ import annotations
