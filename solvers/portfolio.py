@@ -1,9 +1,8 @@
 """The portfolio: every heuristic, then cross-entropy and annealing, then large neighbourhood search.
 
 The default solver of makespan problems. Each stage starts from the incumbent of those before it and may use what
-is left of the budget, and annealing comes back where windows gain nothing. A bound is computed first, and whoever
-meets it ends the search with a proof. With a limit of time, a second core and a model that CP-SAT can hold, that proof
-is pursued beside the searches (`dual_side`).
+is left of the budget; a bound is computed first, and whoever meets it ends the search with a proof. With a limit of
+time, a second core and a model that CP-SAT can hold, that proof is pursued beside the searches (`dual_side`).
 """
 
 from __future__ import annotations
@@ -61,8 +60,6 @@ WALKING, BESIDE = 0.6, 0.35
 """Share of the time left then for annealing, where large neighbourhood search follows, and the part of it after which a proof
 beside it has to have gained."""
 
-WINDOWS = 0.4
-"""Share of what is left then for large neighbourhood search; where it gains, it has the rest too."""
 
 LNS_SECONDS = 5e-4
 """Seconds per op and device that large neighbourhood search needs for its first step."""
@@ -138,12 +135,9 @@ class Portfolio(MeasuringSearch):
         if use_lns and tracker.seconds_left > LNS_SECONDS * problem.num_ops * problem.num_devices:
             if proof is not None:
                 proof.end_if_stalled()
-            before = tracker.value
-            search("lns", WINDOWS)
-            if tracker.value != before:
-                search("lns", 1.0)
+            search("lns", 1.0)
         if use_lns:
-            search("annealing", 1.0)  # where windows gain nothing, or ended early
+            search("annealing", 1.0)  # where lns ended early
 
 
 def _hot_kernels(problem: PlacementProblem, search: str) -> tuple[str, ...]:
