@@ -28,8 +28,9 @@ SMALL = 2000
 ALONE_SECONDS, ALONE_SHARE = 4.0, 0.2
 """Time for which CP-SAT has every core to itself on small problems: seconds at most, and share of the time left."""
 
-STALLED_SHARE, STALLED_GAIN = 0.2, 0.02
-"""A proof that in this share of its time closed less than this part of the gap leaves its cores to the search."""
+STALLED_SECONDS, STALLED_SHARE, STALLED_GAIN = 10.0, 0.2, 0.02
+"""A proof that in so many seconds, at least, and in this share of its time closed less than this part of the gap leaves its cores
+to the search: short ones go on, as what an exact search is about to prove does not show."""
 
 LEAST_SECONDS = 1.0
 """Time left below which a second side is not worth its start."""
@@ -78,9 +79,9 @@ class DualSide:
     def end_if_stalled(self, *, large: bool = False) -> None:
         """Leave the cores to the search where the proof has hardly gained of late; with `large`, on large problems only."""
         own = self._own
-        since = own.elapsed - STALLED_SHARE * (own.budget.seconds or 0.0)
+        since = own.elapsed - max(STALLED_SECONDS, STALLED_SHARE * (own.budget.seconds or 0.0))
         before = max((point.lower_bound for point in own.trace if point.seconds <= since), default=0)
-        gains = own.value is None or own.lower_bound - before >= STALLED_GAIN * (own.value - before)
+        gains = since < 0 or own.value is None or own.lower_bound - before >= STALLED_GAIN * (own.value - before)
         if not gains and not (large and self._small):
             self.end()
 

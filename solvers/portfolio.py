@@ -56,9 +56,11 @@ FRONT_SECONDS, FRONT_LEAST, FRONT_SHARE = 10.0, 3.0, 0.2
 SAMPLING = 0.1
 """Share of the budget, after the heuristics, for cross-entropy."""
 
-WALKING, BESIDE = 0.6, 0.35
-"""Share of the time left then for annealing, where large neighbourhood search follows, and the part of it after which a proof
-beside it has to have gained."""
+WALKING = 0.6
+"""Share of the time left then for annealing, where large neighbourhood search follows."""
+
+BESIDE = (0.25, 0.3, 0.35)
+"""The same beside a proof, each of what is left: after each part the proof has to have gained."""
 
 
 LNS_SECONDS = 5e-4
@@ -122,19 +124,17 @@ class Portfolio(MeasuringSearch):
                 options["walks"] = max(1, self.walks - beside)
             stages.search(name, share, **options)
 
-        search("cross-entropy", SAMPLING, refine=0.0)
-        walking = WALKING if use_lns else 1.0
-        if proof is not None:
-            search("annealing", BESIDE * walking)
-            walking *= (1 - BESIDE) / (1 - BESIDE * walking)
-            proof.end_if_stalled(large=True)
-        elif use_lns:
-            stages.front()
-        search("annealing", walking)
+        if proof is None:
+            search("cross-entropy", SAMPLING, refine=0.0)
+            if use_lns:
+                stages.front()
+            search("annealing", WALKING if use_lns else 1.0)
+        else:
+            for part, share in enumerate(BESIDE):
+                search("annealing", share if use_lns else 1.0)
+                proof.end_if_stalled(large=part == 0)
         # Only where its first window, whose model grows with ops times devices, surely ends in time.
         if use_lns and tracker.seconds_left > LNS_SECONDS * problem.num_ops * problem.num_devices:
-            if proof is not None:
-                proof.end_if_stalled()
             search("lns", 1.0)
         if use_lns:
             search("annealing", 1.0)  # where lns ended early

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 PROBE_SECONDS, PROBE_SHARES = 20.0, (0.06, 0.2)
 """Time for horizons at the lower bound, before and after the bound by fronts: seconds at most, and shares of the time left."""
 
-FRONT_SECONDS, FRONT_SHARE, FIRST_FRONT_SHARE, CLOSING_FRONT_SHARE = 20.0, 0.2, 0.1, 0.3
-"""Time for the bound by fronts: seconds at most, and share of the time left: alone, and beside searches, at first and as long
-as it gains."""
+FRONT_SECONDS, FRONT_SHARE, FIRST_FRONT_SHARE, NEXT_FRONT_SHARE, CLOSING_FRONT_SHARE = 20.0, 0.2, 0.1, 0.4, 0.3
+"""Time for the bound by fronts: seconds at most, and share of the time left: alone, and beside searches, at first, where that
+gains, and as long as it gains."""
 
 FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 """Shares of the time left for a first run of the whole model, and then for windows (`lns`)."""
@@ -44,8 +44,9 @@ FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 CLOSING_SHARES = (0.15, 0.3, 0.5, 1.0)
 """Shares of the time left for runs of the whole model where searches work beside it."""
 
-TIGHT_SECONDS, TIGHT_SHARE = 6.0, 0.4
-"""Time for restarts on the horizon of the bound where searches work beside it: seconds at most, and share of the time left."""
+TIGHT_SECONDS, TIGHT_SHARE, CLOSE_GAP = 6.0, 0.4, 5e-3
+"""Time for restarts on the horizon of the bound where searches work beside it: seconds at most, and share of the time left; and
+the relative gap below which that horizon comes before more fronts."""
 
 SHAPE_GRID, SHAPE_SECONDS, SHAPE_SHARE, SHAPE_GAP = 2**12, 6.0, 0.2, 2e-3
 """Coarse grid on which a schedule as long as the bound is looked for, contention left out: units in the horizon; the time for
@@ -121,6 +122,9 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
     _raise_by_segments(tracker, analysis)
     fronts = FrontSearch(analysis.evidence(tracker.lower_bound), settings.num_workers)
     if _raise_by_fronts(fronts, tracker, FIRST_FRONT_SHARE):
+        if tracker.value is not None and tracker.value - tracker.lower_bound < CLOSE_GAP * tracker.value:
+            _try_tight(settings, problem, tracker, analysis, unit)
+        _raise_by_fronts(fronts, tracker, NEXT_FRONT_SHARE)
         _gain_by_fronts(fronts, tracker)
         _try_tight(settings, problem, tracker, analysis, unit)
     _try_shapes(settings, problem, tracker, analysis, unit)
@@ -189,8 +193,13 @@ def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis) -> bool:
 
 def _raise_by_fronts(fronts: FrontSearch, tracker: Tracker[Placement], share: float) -> bool:
     """Go on with fronts for a share of the time left; whether the bound rose."""
+
+    def go_on(bound: int) -> bool:
+        tracker.raise_bound(bound, "front")
+        return not tracker.stop()
+
     end = time.perf_counter() + min(FRONT_SECONDS, share * tracker.seconds_left)
-    found = fronts.run(end, tracker.lower_bound, tracker.value)
+    found = fronts.run(end, tracker.lower_bound, tracker.value, go_on)
     if found is not None:
         tracker.raise_bound(found.bound, "front")
     return found is not None

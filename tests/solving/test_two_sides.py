@@ -14,6 +14,7 @@ from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.model.budget import Budget
 from placeopt.model.errors import SolverError
 from placeopt.model.placement import Placement
+from placeopt.solvers import dual_side
 from placeopt.solvers.dual_side import DualSide, worth_it
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.exchange import Exchange
@@ -128,6 +129,11 @@ def side_that_ran(problem, small):
 def test_a_stalled_proof_leaves_its_core(problem, monkeypatch):
     """One that gained nothing of late ends, at first only on large problems; what it proved is kept."""
     monkeypatch.setattr(solver_class("cp-sat"), "search", lambda *_: None)
+    patient = side_that_ran(problem, False)
+    patient.end_if_stalled()
+    assert not patient.ended
+    patient.end()
+    monkeypatch.setattr(dual_side, "STALLED_SECONDS", 0.05)
     large, gaining, small = side_that_ran(problem, False), side_that_ran(problem, False), side_that_ran(problem, True)
     gaining._own.raise_bound(gaining._own.value - 1, "later")
     for side in (large, gaining, small):

@@ -24,6 +24,8 @@ from placeopt.makespan.bounds.front_windows import Fronts
 from placeopt.makespan.bounds.head_tail import fits, weight_choices
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from placeopt.makespan.bounds.evidence import Evidence
 
 LARGEST_TIME = 2**40
@@ -66,20 +68,23 @@ class FrontSearch:
         self._limit = _TRY_SECONDS  # for one front
         self.proof: FrontProof | None = None
 
-    def run(self, end: float, known: int, upper: int | None = None) -> FrontProof | None:
+    def run(
+        self, end: float, known: int, upper: int | None = None, go_on: Callable[[int], bool] = lambda _: True
+    ) -> FrontProof | None:
         """Return what proves the best bound found until `end` (`time.perf_counter`); None if none is above `known`.
 
         Parameters
         ----------
         known : a bound, ticks. upper : value of a known solution, at which the search ends.
+        go_on : told the best bound after every window, says whether to try another one.
         """
         seconds, before = end - time.perf_counter(), known
         if not 1 <= known <= LARGEST_TIME or seconds < _TRY_SECONDS:
             return None
         limit = min(self._limit, max(_TRY_SECONDS, seconds / _PATIENCE))
-        while limit <= seconds and time.perf_counter() < end:
+        while limit <= seconds and time.perf_counter() < end and go_on(known):
             for pair in self._pairs:
-                known = self._round(pair, limit, end, known, upper)
+                known = self._round(pair, limit, end, known, upper, go_on)
             complete = all(side.failed is None for pair in self._pairs for side in pair)
             if complete or (upper is not None and known >= upper):
                 break
@@ -87,7 +92,9 @@ class FrontSearch:
                 self._limit = limit = _PATIENCE * limit
         return self.proof if self.proof is not None and self.proof.bound > before else None
 
-    def _round(self, pair: tuple[Fronts, ...], limit: float, end: float, known: int, upper: int | None) -> int:
+    def _round(
+        self, pair: tuple[Fronts, ...], limit: float, end: float, known: int, upper: int | None, go_on: Callable[[int], bool]
+    ) -> int:
         """Try windows for `limit` seconds each, from both ends by turns, and return the best bound."""
         total = int(pair[0].energy.sum())
         for side in pair:
@@ -98,7 +105,7 @@ class FrontSearch:
             for side in pair:
                 left = end - time.perf_counter()
                 window = side.next_window(known)
-                if window is None or left <= 0:
+                if window is None or left <= 0 or not go_on(known):
                     continue
                 tried = True
                 side.extend(window, min(left, limit))
