@@ -37,12 +37,17 @@ LEAST_SECONDS = 1.0
 
 
 class DualSide:
-    """A context in which CP-SAT proves beside the searches of `tracker`."""
+    """A context in which CP-SAT proves beside the searches of `tracker`.
+
+    Attributes
+    ----------
+    small : whether it has two threads. ended : whether it has left its cores to the search.
+    """
 
     def __init__(self, tracker: Tracker[Any]) -> None:
         self.tracker, self.exchange = tracker, Exchange()
-        self._small = tracker.problem.num_ops * tracker.problem.num_devices <= SMALL
-        num_workers = 2 if self._small else 1
+        self.small = tracker.problem.num_ops * tracker.problem.num_devices <= SMALL
+        num_workers = 2 if self.small else 1
         solver: Any = make_solver("cp-sat", num_workers=num_workers, warm_start=False, windows=False)
         self._solver, self._failure = solver, list[BaseException]()
         own: Tracker[Any] = Tracker("cp-sat", tracker.problem, Budget(tracker.seconds_left), seed=tracker.seed)
@@ -65,7 +70,7 @@ class DualSide:
 
     def alone(self) -> None:
         """Let a proof that has two threads begin undisturbed: what it finds on the horizon of the bound ends the search."""
-        seconds = min(ALONE_SECONDS, ALONE_SHARE * self.tracker.seconds_left) if self._small else 0.0
+        seconds = min(ALONE_SECONDS, ALONE_SHARE * self.tracker.seconds_left) if self.small else 0.0
         end = self.tracker.elapsed + seconds
         while self._thread.is_alive() and self.tracker.elapsed < end and not self.tracker.stop():
             self._thread.join(0.02)
@@ -82,7 +87,7 @@ class DualSide:
         since = own.elapsed - max(STALLED_SECONDS, STALLED_SHARE * (own.budget.seconds or 0.0))
         before = max((point.lower_bound for point in own.trace if point.seconds <= since), default=0)
         gains = since < 0 or own.value is None or own.lower_bound - before >= STALLED_GAIN * (own.value - before)
-        if not gains and not (large and self._small):
+        if not gains and not (large and self.small):
             self.end()
 
     def _prove(self) -> None:

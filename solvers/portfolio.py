@@ -59,8 +59,9 @@ SAMPLING = 0.1
 WALKING = 0.6
 """Share of the time left then for annealing, where large neighbourhood search follows."""
 
-BESIDE = (0.25, 0.3, 0.35)
-"""The same beside a proof, each of what is left: after each part the proof has to have gained."""
+BESIDE, BESIDE_SMALL = (0.2, 0.5), (0.25, 0.3, 0.35)
+"""The same beside a proof, each of what is left, and where that has two threads, without cross-entropy before: after each part the
+proof has to have gained."""
 
 
 LNS_SECONDS = 5e-4
@@ -124,14 +125,14 @@ class Portfolio(MeasuringSearch):
                 options["walks"] = max(1, self.walks - beside)
             stages.search(name, share, **options)
 
-        if proof is None:
+        if proof is None or not proof.small:
             search("cross-entropy", SAMPLING, refine=0.0)
-            if use_lns:
-                stages.front()
-            search("annealing", WALKING if use_lns else 1.0)
-        else:
-            for part, share in enumerate(BESIDE):
-                search("annealing", share if use_lns else 1.0)
+        if use_lns and proof is None:
+            stages.front()
+        walking = (WALKING,) if proof is None else BESIDE_SMALL if proof.small else BESIDE
+        for part, share in enumerate(walking):
+            search("annealing", share if use_lns else 1.0)
+            if proof is not None:
                 proof.end_if_stalled(large=part == 0)
         # Only where its first window, whose model grows with ops times devices, surely ends in time.
         if use_lns and tracker.seconds_left > LNS_SECONDS * problem.num_ops * problem.num_devices:

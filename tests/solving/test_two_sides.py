@@ -118,7 +118,7 @@ def test_a_second_side_needs_time_a_core_and_a_model_that_fits(problem):
 def side_that_ran(problem, small):
     """Return a side whose proof ended at once, a while ago."""
     side = DualSide(tracker_of(problem, seconds=0.2))
-    side._small = small
+    side.small = small
     side.exchange.meet(side.tracker)
     side._thread.start()
     side._thread.join(20)
