@@ -46,7 +46,7 @@ class Objective(Protocol):
     ----------
     name : as in `problem.objective`. kind : type of the problem: "placement", "split", "pipeline", "jobs", "sharding" or "plan".
     default_solver : solver used when none is named. comparison : solvers that are compared when none is named.
-        An objective whose problems differ in that has methods `default_for` and `compared_for`, of a problem, too.
+        An objective whose problems differ in the default has a method `default_for`, of a problem, too.
     ordered : whether the priorities of a placement matter.
     prover : solver whose bound proves optima, given time; "" if the bounds alone do it.
     baseline : solver of the plainest solution, to compare with; "" if there is none.
@@ -356,10 +356,8 @@ def default_solver(problem: Any) -> str:
 
 
 def compared_solvers(problem: Any) -> tuple[str, ...]:
-    """Return the names of the solvers that are compared when none is named."""
-    objective = objective_of(problem)
-    chosen = getattr(objective, "compared_for", None)
-    return objective.comparison if chosen is None else tuple(chosen(problem))
+    """Return the names of the solvers that are compared when none is named, the default among them."""
+    return tuple(dict.fromkeys((*objective_of(problem).comparison, default_solver(problem))))
 
 
 def time_text(seconds: float | None) -> str:

@@ -32,10 +32,6 @@ class Period(SteadyObjective):
         """Return what can prove the best placement: a chain is the best of its kind only."""
         return self.default_solver if problem.contiguity == "chain" else self.prover
 
-    def compared_for(self, problem: PlacementProblem) -> tuple[str, ...]:
-        """Return the comparison, with what can prove the best placement."""
-        return tuple(dict.fromkeys((*self.comparison, self.default_for(problem))))
-
     def evaluate_batch(
         self, problem: PlacementProblem, devices: ArrayLike, priorities: ArrayLike | None = None, *,
         threads: int | None = None,

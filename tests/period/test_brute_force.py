@@ -74,8 +74,8 @@ def test_no_name_is_needed_for_the_proof(contiguity):
     better = 0
     for seed in range(60):
         case = draw(random.Random(seed), "period")
-        problem = problem_of(case).replace(contiguity=contiguity)
         case.contiguity = contiguity
+        problem = problem_of(case)
         best, chain = best_period(case), make_solver("ideal-dp").solve(problem, Budget(), seed=0).value
         if best is None or problem.num_devices < 2:
             continue

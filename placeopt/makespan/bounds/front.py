@@ -76,7 +76,7 @@ class FrontSearch:
         Parameters
         ----------
         known : a bound, ticks. upper : value of a known solution, at which the search ends.
-        go_on : told the best bound after every window, says whether to try another one.
+        go_on : told the best bound before every window, says whether to try it.
         """
         seconds, before = end - time.perf_counter(), known
         if not 1 <= known <= LARGEST_TIME or seconds < _TRY_SECONDS:
