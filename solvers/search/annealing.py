@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from placeopt.solvers.search.evaluator import BudgetedEvaluator
     from placeopt.solving.tracker import Tracker
 
-CYCLE_STEPS = 150
+CYCLE_STEPS = 300
 """Steps of a cycle per op: longer budgets are split into more cycles, up to MAX_CYCLES."""
 
-MAX_CYCLES = 400
+MAX_CYCLES = 10
+"""A slow cooling finds what many short ones, of the same steps together, do not."""
+
 SCATTER = 0.5
 """Share of the cycles, the first ones, that begin where the walk began instead of at the best placement."""
 
