@@ -37,7 +37,7 @@ CYCLE_STEPS = 300
 """Steps of a cycle per op: longer budgets are split into more cycles, up to MAX_CYCLES."""
 
 MAX_CYCLES = 10
-"""A slow cooling finds what many short ones, of the same steps together, do not."""
+"""Most cycles: a slow cooling finds what many short ones, of the same steps together, do not."""
 
 SCATTER = 0.5
 """Share of the cycles, the first ones, that begin where the walk began instead of at the best placement."""

@@ -8,13 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import random_problem
 
+from placeopt.api import load
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.judge import placement_violations
+from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.model.random_bits import random_states
 from placeopt.solvers.search.annealing_walks import AnnealingWalk, WalkTeam
 from placeopt.solvers.search.search_space import SearchSpace
+from placeopt.solving.registry import make_solver
 
 SEEDS = st.integers(0, 10_000)
 
@@ -138,3 +141,12 @@ def test_crews_do_not_depend_on_threads(threads):
             crew.run([200] * 4, 5.0, 0.1)
         values.append([walker.best_value for walker in walkers])
     assert values[0] == values[1]
+
+
+def test_few_slow_cycles_find_what_many_short_ones_do_not():
+    """Three million steps on a sharded Llama layer on 8 devices: with hundreds of short cycles they end above 287 million ticks."""
+    problem = load("gen:llama-layer", "uniform:8")
+    solver = make_solver("annealing", walks=1, start="random")
+    result = solver.solve(problem, Budget(evaluations=3_000_000), seed=1)
+    assert result.objective is not None
+    assert result.objective <= 285_500_000
