@@ -15,12 +15,10 @@ from itertools import pairwise
 INFINITE = float("inf")  # only compared with and added to whole numbers, which is exact
 MOST = 2**63 - 1
 FIELDS = "believed digest format lower_bound objective problem schedule solution value version witness"
-
 class UnreadableError(Exception):
     """The file is no proof: a wrong type, a missing field, a number out of range."""
 class FalseStatementError(Exception):
     """A statement of the proof does not hold."""
-
 def demand(holds, statement, error=FalseStatementError):  # refuse the proof unless a statement holds
     if not holds:
         raise error(statement)
@@ -87,7 +85,6 @@ class Placement:  # a placement problem; the names are those of its JSON
         return device
 def alone(runs, what):  # refuse runs (start, end) of one resource that overlap, also those of no length inside others
     demand(all(start >= end for (_, end), (start, _) in pairwise(sorted(runs))), f"{what} runs one thing at a time")
-
 def makespan(p, solution, schedule):  # the end of a schedule that keeps every rule of execution; idling is allowed
     device, start = p.devices(solution), ints(schedule["start"], (p.num_ops,))
     end = [s + p.compute[v][device[v]] for v, s in enumerate(start)]
@@ -116,7 +113,6 @@ def makespan(p, solution, schedule):  # the end of a schedule that keeps every r
             held += change
             demand(held <= room, f"device {d} holds {held} bytes at {moment}")
     return max(end)
-
 def period(p, solution, _schedule):  # the largest load of a device; contiguity as the problem asks for
     device, load = p.devices(solution), [[0, 0] for _ in p.capacity]
     for v, d in enumerate(device):
@@ -191,6 +187,11 @@ class Supposition:  # what schedules of at most `most` ticks obey; without edges
         for (a, b), costs in self.edges.items():
             if {self.group[a][0], self.group[b][0]} == {self.group[u][0], self.group[v][0]}:
                 costs[0] = costs[1]
+    def before(self, backwards):  # the ops in order, and what comes before each of them: (op, delay ever, on two devices)
+        into = {}
+        for (u, v), costs in [*self.edges.items(), *self.waits.items()]:
+            into.setdefault(u if backwards else v, []).append((v if backwards else u, *costs))
+        return self.order[::-1] if backwards else self.order, into
     def delays(self, v, between, into, split):  # least ticks from the end of ops to the start of v: ever, and on two devices
         near, apart = {v: 0}, {v: INFINITE}
         for w in reversed(between):
@@ -230,10 +231,8 @@ class Supposition:  # what schedules of at most `most` ticks obey; without edges
                 getattr(self, "step_" + name)(*words)
         demand(self.closed, "the steps end without a contradiction")
     def step_sweep(self, backwards, lemmas):  # raise heads or tails along edges, and by lemmas [op, class, ticks, ops before it]
-        far, order = (self.tail, self.order[::-1]) if backwards else (self.head, self.order)
-        into, of, place, split = {}, {}, {v: i for i, v in enumerate(order)}, self.splits()
-        for (u, v), (free, pay) in [*self.edges.items(), *self.waits.items()]:
-            into.setdefault(u if backwards else v, []).append((v if backwards else u, free, pay))
+        far, (order, into) = self.tail if backwards else self.head, self.before(backwards)
+        of, place, split = {}, {v: i for i, v in enumerate(order)}, self.splits()
         for v, c, ticks, before in lemmas:
             of.setdefault((v, ints(c, (), 0, len(self.count) - 1)), []).append((ints(ticks), distinct(before, len(order))))
         for v in order:
@@ -291,11 +290,14 @@ class Supposition:  # what schedules of at most `most` ticks obey; without edges
             need += min(cost, default=INFINITE)
         offer = width * sum(y * x for x, y in zip(self.count, weights))
         self.closed = need > offer + sum(prices[c] * room for c, room in zip(self.kind, self.p.capacity))
-    def step_ends(self, ops):  # however many devices run these ops: they idle before their first and after their last one
-        known = [[min(far[v][c] for c in self.classes(v)) for far in (self.head, self.tail)] for v in distinct(ops, self.p.num_ops)]
-        (heads, tails), work = (sorted(x) for x in zip(*known)), sum(self.fastest(v) for v in ops)
+    def step_ends(self, ops, fork=None, join=None):  # devices that run these ops idle before their first and after their last one
+        idle, work = [], sum(self.fastest(v) for v in distinct(ops, self.p.num_ops))
+        for far, op, backwards in ((self.head, fork, True), (self.tail, join, False)):  # from a fork, to a join: one is near
+            near, apart = ({}, {}) if op is None else self.delays(op, *self.before(backwards), self.splits())
+            known = [(min(far[v][c] for c in self.classes(v)), near.get(v, 0), apart.get(v, 0)) for v in ops]
+            idle.append([min(max(x, y) for x, y, _ in known), *sorted(max(x, z) for x, _, z in known)][op is None :])
         many = min(len(ops), self.p.num_devices)
-        self.closed = all(sum(heads[:j]) + work + sum(tails[:j]) > j * self.most for j in range(1, many + 1))
+        self.closed = all(sum(idle[0][:j]) + work + sum(idle[1][:j]) > j * self.most for j in range(1, many + 1))
     def step_pigeons(self, ops, few):  # of `few` times the number of devices plus one ops, `few` + 1 share a device
         work = sorted(self.fastest(v) for v in distinct(ops, self.p.num_ops))
         self.closed = len(ops) > ints(few, (), 1) * self.p.num_devices and sum(work[: few + 1]) > self.most
@@ -327,7 +329,6 @@ class Supposition:  # what schedules of at most `most` ticks obey; without edges
                 self.believed.append(f"{words}, where devices of classes {self.kind} weigh {weights}")
             left -= min(most, width * ticks)
         self.closed = between >= 0 and left > between * width
-
 def placement_bound(p, data, believed):  # verify that no solution is below the claimed bound
     if ints(data["lower_bound"]) > 0:
         Supposition(p, data["lower_bound"] - 1, believed, data["objective"] == "makespan").prove(data["witness"]["steps"])
@@ -367,7 +368,6 @@ def sharding_bound(p, data, _believed):  # least costs of nodes and edges under 
 # --- all of it -----------------------------------------------------------------------------------------------
 KINDS = {"makespan": (Placement, makespan, placement_bound), "period": (Placement, period, placement_bound),
          "cost": (Sharding, sharding_cost, sharding_bound)}
-
 def check(data):  # check one proof; return what it claims and what had to be believed
     right = type(data) is dict and " ".join(sorted(data)) == FIELDS and (data["format"], data["version"]) == ("placeopt-proof", 1)
     demand(right, f"expected a placeopt-proof, version 1, with {FIELDS}", UnreadableError)

@@ -45,7 +45,7 @@ def compared(seeds):
     wrong, raised, met = [], 0, 0
     for seed, problem, best in solvable(draw_fork, seeds):
         analysis = Analysis(problem, seconds=3600.0)
-        for name in (*COMBINATORIAL[:4], "segments", "energy", "destructive"):
+        for name in (*COMBINATORIAL[:5], "segments", *COMBINATORIAL[5:]):
             before = analysis.best()[0]
             if analysis.run(name) > best:
                 wrong.append((seed, name, analysis.bounds[name], best))

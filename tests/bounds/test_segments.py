@@ -9,7 +9,8 @@ from exact_instances import brute_force, random_layered
 import placeopt as po
 from placeopt.makespan.bounds import bound
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.makespan.bounds.segments import Delay, Segment, segment_delays
+from placeopt.makespan.bounds.segment_graph import Delay, Segment
+from placeopt.makespan.bounds.segments import segment_delays
 from placeopt.model.problem import PlacementProblem
 
 pytestmark = pytest.mark.interpreted
@@ -64,12 +65,13 @@ def test_a_recurrent_network_is_all_but_closed():
     assert report.value <= 3611977  # a known schedule
 
 
-def test_segments_raise_what_front_and_cp_sat_read():
-    """The heads and tails of an analysis are never lower after the bound by segments."""
+@pytest.mark.parametrize("name", ["fork-join", "segments"])
+def test_segments_raise_what_front_and_cp_sat_read(name):
+    """The heads and tails of an analysis are never lower after the bounds by segments."""
     for seed in range(3):
         analysis = Analysis(random_layered(20, 3, seed), seconds=3600.0)
         before = analysis.heads
-        analysis.run("segments")
+        analysis.run(name)
         assert (analysis.heads.head >= before.head).all()
         assert (analysis.heads.tail >= before.tail).all()
 

@@ -220,6 +220,7 @@ def random_steps(rng, ops, most, classes):
     steps = [
         ["sweep", rng.randrange(2), lemmas[:1]], ["sweep", 0, []], ["sweep", 1, lemmas[1:2]], ["sweep", 1, []],
         ["sweep", 0, lemmas[2:]], ["same", u, v], ["apart", u, v, some()], ["clique", some()], ["ends", some()],
+        ["ends", some(), u], ["ends", some(), None, v], ["ends", some(), u, v], ["ends", list(range(ops)), v, u],
         ["pigeons", some(), rng.randint(1, 2)], ["window", low, most, [rng.randint(0, 3) for _ in range(classes)], [0] * classes],
         ["window", 0, most, [1] * classes, [rng.randint(0, 1) for _ in range(classes)]],
         ["branch", rng.choice(["share", "class", "order"]), u, v, [["sweep", 0, []], ["sweep", 1, []]], [["ends", some()]]],

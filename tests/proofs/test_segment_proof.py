@@ -32,14 +32,24 @@ def supposition(problem, most):
 
 
 @cache
-def recurrent():
-    """Return three steps of a recurrent network, its bound, and the steps that prove it."""
-    problem = po.load("gen:rnn-lm?steps=3", "4xP100")
-    report = bound(problem, methods=["communication", "segments"], seconds=3600)
-    assert report.bounds["segments"] > report.bounds["communication"]
-    witness = makespan_witness(problem, report.value, "segments", 3600)
+def proved(source, method):
+    """Return a problem, its bound by `method`, and the steps that prove it."""
+    problem = po.load(source, "4xP100")
+    report = bound(problem, methods=["communication", method], seconds=3600)
+    assert report.bounds[method] > report.bounds["communication"]
+    witness = makespan_witness(problem, report.value, method, 3600)
     assert (witness.bound, witness.beliefs) == (report.value, ())
     return problem, report.value, witness.content["steps"]
+
+
+def recurrent():
+    """Return three steps of a recurrent network with what proves its bound."""
+    return proved("gen:rnn-lm?steps=3", "segments")
+
+
+def experts():
+    """Return two layers of experts with what proves their bound."""
+    return proved("gen:moe?layers=2", "fork-join")
 
 
 def test_the_bound_of_a_recurrent_network_is_derived():
@@ -95,3 +105,33 @@ def test_delays_of_random_forks_are_derived():
             assert all(checked.waits[ops[0], ops[-1]][0] == ticks <= best for ops in copies)
             raised += 1
     assert raised > 3
+
+
+def test_the_bound_of_experts_is_derived():
+    """Both layers share the derivation of what passes between their fork and their join."""
+    problem, value, steps = experts()
+    state = supposition(problem, value - 1)
+    state.prove(steps)
+    assert state.believed == []
+    assert max(len(step[1]) for step in steps if step[0] == "segment" and step[3][0][0] == "ends") == 2
+
+
+@pytest.mark.parametrize("way", ["longer", "more devices", "no fork", "no join", "fewer ops"])
+def test_a_spread_that_does_not_follow_is_refused(way):
+    """A longer delay, one device more, ways that are left out, and half of the ops."""
+    problem, value, steps = experts()
+    steps = copy.deepcopy(steps)
+    step = max((x for x in steps if x[0] == "segment"), key=lambda x: x[2])
+    ends = step[3][0]
+    if way == "longer":
+        step[2] += 1
+    elif way == "more devices":
+        problem = po.load("gen:moe?layers=2", "5xP100")
+    elif way == "no fork":
+        ends[2] = None
+    elif way == "no join":
+        ends[3] = None
+    else:
+        ends[1] = ends[1][::2]
+    with pytest.raises(checker.FalseStatementError):
+        supposition(problem, value - 1).prove(steps)

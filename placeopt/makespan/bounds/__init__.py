@@ -20,6 +20,7 @@ METHODS = (
     "critical-path",
     "load",
     "communication",
+    "fork-join",
     "head-tail",
     "energy",
     "destructive",

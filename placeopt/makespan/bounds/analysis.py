@@ -13,6 +13,7 @@ from placeopt.makespan.bounds.critical_path import critical_path_bound
 from placeopt.makespan.bounds.destructive import LARGEST, Clusters, destructive_bound, propagate
 from placeopt.makespan.bounds.energy import energy_bound
 from placeopt.makespan.bounds.evidence import Evidence
+from placeopt.makespan.bounds.fork_join import fork_join_bound
 from placeopt.makespan.bounds.front import front_bound
 from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.load import LoadBound, load_bound
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from placeopt.makespan.bounds.segment_graph import Delay
     from placeopt.model.problem import PlacementProblem
 
 
-COMBINATORIAL = ("critical-path", "load", "communication", "head-tail", "energy", "destructive")
+COMBINATORIAL = ("critical-path", "load", "communication", "fork-join", "head-tail", "energy", "destructive")
 """Bounds that take milliseconds to a few seconds, cheapest first."""
 
 PROGRAMS = ("segments", "front", "assignment-lp", "time-indexed-lp")
@@ -56,7 +58,7 @@ class Analysis:
 
     Attributes
     ----------
-    bounds : ticks per method run so far.
+    bounds : ticks per method run so far. delays : between forks and joins, as far as they were looked for.
     """
 
     def __init__(self, problem: PlacementProblem, seconds: float = 10.0, upper: int | None = None) -> None:
@@ -65,6 +67,7 @@ class Analysis:
         self.idle = seconds <= IDLE_SECONDS
         self.end = self.started + (IDLE_END if self.idle else seconds)
         self.bounds: dict[str, int] = {}
+        self.delays: list[Delay] = []
 
     @cached_property
     def relaxation(self) -> Relaxation:
@@ -103,7 +106,7 @@ class Analysis:
 
     def evidence(self, known: int) -> Evidence:
         """What is known where `known` is a bound."""
-        return Evidence(self.relaxation, self.heads, self.load.weights, known, self.upper)
+        return Evidence(self.relaxation, self.heads, self.load.weights, known, self.upper, self.delays)
 
     def best(self) -> tuple[int, str]:
         """Return (value, method) of the best bound so far, the earliest method among equals."""
@@ -138,6 +141,7 @@ class Analysis:
             "critical-path": lambda: critical_path_bound(self.relaxation),
             "load": lambda: self.load.value,
             "communication": lambda: communication_bound(self.heads),
+            "fork-join": lambda: self._fork_join(known),
             "head-tail": lambda: head_tail_bound(self.relaxation, self.heads, self.load.weights),
             "energy": lambda: energy_bound(self.evidence(known), self._until(0.5)),
             "destructive": lambda: destructive_bound(self.evidence(known), self._until(0.3)),
@@ -148,6 +152,11 @@ class Analysis:
         }
         value = int(compute[name]())
         self.bounds[name] = max(value, self.bounds.get(name, 0))
+        return value
+
+    def _fork_join(self, known: int) -> int:
+        """Run the bound by forks and joins, which raises heads and tails for those that follow."""
+        value, self.heads, self.delays = fork_join_bound(self.evidence(known), self._until(0.2))
         return value
 
     def _segments(self, known: int) -> int:
@@ -168,6 +177,7 @@ class Analysis:
         cells = r.compute.size
         steps = {
             "communication": min(r.num_ops, 64) * cells,
+            "fork-join": 20_000 * r.num_ops,
             "head-tail": min(r.num_ops, 64) * (r.num_ops + cells),
             "energy": 256 * cells,
             "destructive": 50 * r.num_ops * r.num_ops if len(r.source) <= LARGEST else 0,

@@ -16,51 +16,21 @@ meet again. Along a recurrent network that little is lost in every step; d(u, v)
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from placeopt.makespan.bounds.communication import communication_bound, heads_tails
+from placeopt.makespan.bounds.communication import communication_bound
 from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.relaxation import INFINITE
-from placeopt.model.arrays import frozen
+from placeopt.makespan.bounds.segment_graph import Delay, SegmentGraph, too_large
 from placeopt.model.interruptible import solve_interruptibly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.evidence import Evidence
-    from placeopt.makespan.bounds.relaxation import Relaxation
-
-LARGEST = 6_000
-"""Ops beyond which no segments are looked for."""
-
-MOST_BETWEEN = 12
-"""Ops between the ends of a segment."""
-
-MOST_SEGMENTS = 20_000
-
-MOST_TICKS = 2**50
+    from placeopt.makespan.bounds.segment_graph import Segment
 
 EFFORT = 0.5
 """Deterministic CP-SAT time of one segment (about seconds)."""
-
-
-class Segment(NamedTuple):
-    """Two ops and all ops between them, in topological order."""
-
-    first: int
-    last: int
-    between: tuple[int, ...]
-
-
-class Delay(NamedTuple):
-    """Ticks that pass at least between the end of the first op of a segment and the start of the last one."""
-
-    segment: Segment
-    ticks: int
 
 
 def segments_bound(evidence: Evidence, end: float) -> tuple[int, HeadsTails]:
@@ -69,19 +39,8 @@ def segments_bound(evidence: Evidence, end: float) -> tuple[int, HeadsTails]:
     delays = segment_delays(evidence, end)
     if not delays:
         return known, evidence.heads
-    edges = [(delay.segment.first, delay.segment.last, delay.ticks) for delay in delays]
-    heads = evidence.heads.raised(heads_tails(with_delays(relaxation, edges)))
+    heads = evidence.heads_with(delays)
     return max(known, communication_bound(heads), head_tail_bound(relaxation, heads, evidence.weights)), heads
-
-
-def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> Relaxation:
-    """Return the relaxation with an edge for every delay (op, op, ticks), of which there is one at least."""
-    first, last, ticks = np.array(delays, dtype=np.int64).T
-    target = np.concatenate([relaxation.target, last])
-    order = np.argsort(target, kind="stable")
-    source = frozen(np.concatenate([relaxation.source, first])[order])
-    free, pay = (frozen(np.concatenate([old, ticks])[order]) for old in (relaxation.free, relaxation.pay))
-    return replace(relaxation, source=source, target=frozen(target[order]), free=free, pay=pay)
 
 
 def segment_delays(evidence: Evidence, end: float) -> list[Delay]:
@@ -89,17 +48,15 @@ def segment_delays(evidence: Evidence, end: float) -> list[Delay]:
 
     Paths count the delays of smaller segments.
     """
-    relaxation = evidence.relaxation
-    n, k = relaxation.num_ops, relaxation.problem.num_devices
-    if n > LARGEST or k < 2 or int(relaxation.min_compute.sum()) > MOST_TICKS:
+    if too_large(evidence.relaxation):
         return []
-    graph = _Graph(relaxation, end)
+    graph, k = SegmentGraph(evidence.relaxation, end), evidence.relaxation.problem.num_devices
     known: dict[tuple[int, ...], int] = {}
     found: dict[int, list[Delay]] = {}  # by their last op
-    for segment in graph.worthwhile(evidence.heads, evidence.known):
+    for segment in graph.worthwhile(graph.small(), evidence.heads, evidence.known):
         if time.perf_counter() >= end:
             break
-        model = graph.model(segment, min(k, len(segment.between) + 1), found)
+        model = _model(graph, segment, min(k, len(segment.between) + 1), found)
         if model.longest_path >= model.serial:
             continue
         ticks = known.get(model.key)
@@ -110,89 +67,14 @@ def segment_delays(evidence: Evidence, end: float) -> list[Delay]:
     return [delay for delays in found.values() for delay in delays]
 
 
-class _Graph:
-    """The ops after and before each op, as bits by topological position."""
-
-    def __init__(self, relaxation: Relaxation, end: float) -> None:
-        r, self.end = relaxation, end
-        self.order = r.problem.topological_order.tolist()
-        self.fastest = r.min_compute.tolist()
-        self.place = [0] * r.num_ops
-        for at, v in enumerate(self.order):
-            self.place[v] = at
-        self.before: list[list[tuple[int, int, int]]] = [[] for _ in self.order]  # (op, free, pay), distinct ops
-        self.children = [0] * r.num_ops
-        self.parents = [0] * r.num_ops
-        rows = (r.source.tolist(), r.target.tolist(), r.free.tolist(), r.pay.tolist())
-        for u, v, free, pay in zip(*rows, strict=True):
-            self.before[v].append((u, free, pay))
-            self.children[u] |= 1 << self.place[v]
-            self.parents[v] |= 1 << self.place[u]
-        self.after, self.above = [0] * r.num_ops, [0] * r.num_ops
-        for v in self.order:
-            for u, _, _ in self.before[v]:
-                self.above[v] |= self.above[u] | 1 << self.place[u]
-        for v in reversed(self.order):
-            self.after[v] |= self.children[v]
-            for u, _, _ in self.before[v]:
-                self.after[u] |= self.after[v]
-
-    def segments(self) -> Iterator[Segment]:
-        """Yield from every fork to every join nearby at which branches of it meet."""
-        for u in self.order:
-            if time.perf_counter() >= self.end:
-                return
-            waiting = self.children[u] if self.children[u].bit_count() > 1 else 0
-            while waiting:
-                bit = waiting & -waiting  # the first one: what is added comes after it
-                v = self.order[bit.bit_length() - 1]
-                waiting ^= bit
-                inside = self.after[u] & self.above[v]
-                if inside.bit_count() > MOST_BETWEEN:
-                    continue  # and so it is for all ops after v
-                waiting |= self.children[v]
-                branches, ends = self.children[u] & (inside | bit), self.parents[v] & (inside | 1 << self.place[u])
-                if inside.bit_count() > 1 and branches.bit_count() > 1 and ends.bit_count() > 1:
-                    yield Segment(u, v, tuple(self.order[at] for at in _bits(inside)))
-
-    def worthwhile(self, heads: HeadsTails, known: int) -> list[Segment]:
-        """Return the segments, small ones first, that could help to pass a known bound if nothing ran beside anything in them."""
-        found = sorted(self.segments(), key=lambda s: len(s.between))[:MOST_SEGMENTS]
-        head, tail = (list(map(int, row)) for row in heads.minima())
-        serial = {s: sum(self.fastest[v] for v in s.between) for s in found}
-        into: dict[int, list[Segment]] = {}
-        out: dict[int, list[Segment]] = {}
-        for s in found:
-            into.setdefault(s.last, []).append(s)
-            out.setdefault(s.first, []).append(s)
-        for v in self.order:
-            for u, free, _ in self.before[v]:
-                head[v] = max(head[v], head[u] + self.fastest[u] + free)
-            for s in into.get(v, ()):
-                head[v] = max(head[v], head[s.first] + self.fastest[s.first] + serial[s])
-        for v in reversed(self.order):
-            for s in out.get(v, ()):
-                tail[v] = max(tail[v], tail[s.last] + self.fastest[s.last] + serial[s])
-            for u, free, _ in self.before[v]:
-                tail[u] = max(tail[u], tail[v] + self.fastest[v] + free)
-        ends = [head[v] + self.fastest[v] for v in range(len(head))]
-        return [s for s in found if ends[s.first] + serial[s] + self.fastest[s.last] + tail[s.last] > known]
-
-    def model(self, segment: Segment, num_devices: int, known: dict[int, list[Delay]]) -> _Model:
-        """Return the problem of a segment, its ops renumbered; `known` are delays by their last op."""
-        ops = (segment.first, *segment.between, segment.last)
-        number = {v: i for i, v in enumerate(ops)}
-        edges = [(number[u], number[v], free, pay) for v in ops[1:] for u, free, pay in self.before[v] if u in number]
-        inner = [(number[x.segment.first], number[v], x.ticks)
-                 for v in ops for x in known.get(v, ()) if x.segment.first in number]  # fmt: skip
-        return _Model([0, *(self.fastest[v] for v in segment.between), 0], sorted(edges), num_devices, inner)
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+def _model(graph: SegmentGraph, segment: Segment, num_devices: int, known: dict[int, list[Delay]]) -> _Model:
+    """Return the problem of a segment, its ops renumbered; `known` are delays by their last op."""
+    ops = (segment.first, *segment.between, segment.last)
+    number = {v: i for i, v in enumerate(ops)}
+    edges = [(number[u], number[v], free, pay) for v in ops[1:] for u, free, pay in graph.before[v] if u in number]
+    inner = [(number[x.segment.first], number[v], x.ticks)
+             for v in ops for x in known.get(v, ()) if x.segment.first in number]  # fmt: skip
+    return _Model([0, *(graph.fastest[v] for v in segment.between), 0], sorted(edges), num_devices, inner)
 
 
 class _Model:

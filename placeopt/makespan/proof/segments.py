@@ -1,6 +1,7 @@
 """Delays of segments as steps of a proof: each is derived from its own supposition, whose ops are numbered along the segment.
 
-A step names all segments that look alike, so that one derivation proves the delay of each (`placeopt.makespan.bounds.segments`).
+A step names all segments that look alike, so that one derivation proves the delay of each (`placeopt.makespan.bounds.segments`,
+`fork_join`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from placeopt.makespan.bounds.fork_join import spreads
 from placeopt.makespan.bounds.segments import segment_delays
 from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.makespan.bounds.fork_join import Spread
+    from placeopt.makespan.bounds.segment_graph import Segment
     from placeopt.makespan.proof.supposition import Supposition
     from placeopt.model.witness import Step
 
@@ -34,14 +38,11 @@ def raise_by_segments(state: Supposition, analysis: Analysis, end: float) -> lis
     end : in seconds of `time.perf_counter`.
     """
     now = time.perf_counter()
-    delays = segment_delays(analysis.evidence(min(state.most, analysis.best()[0])), now + SEARCH_SHARE * (end - now))
+    evidence, until = analysis.evidence(min(state.most, analysis.best()[0])), now + SEARCH_SHARE * (end - now)
+    copies: dict[tuple[int, str], list[tuple[int, ...]]] = {}
+    for segment, ticks in segment_delays(evidence, until):
+        _add(copies, state, segment, ticks)
     weights = np.ones(len(state.count), dtype=np.int64)
-    copies: dict[tuple[int, str], list[list[int]]] = {}
-    for segment, ticks in delays:
-        ops = [segment.first, *segment.between, segment.last]
-        part = state.segment(ops, ticks - 1)
-        like = f"{part.time} {sorted(part.edges.items())} {part.group} {part.problem.resident.tolist()}"
-        copies.setdefault((ticks, like), []).append(ops)
     steps: list[Step] = []
     for (ticks, _), alike in copies.items():
         part = state.segment(alike[0], ticks - 1)
@@ -49,6 +50,33 @@ def raise_by_segments(state: Supposition, analysis: Analysis, end: float) -> lis
             found = derive(part, Effort(MOST_CASES, end, [(weights, np.zeros_like(weights))]))
         except OutOfReachError:
             continue
-        steps.append(["segment", alike, ticks, found])
-        state.delays.update({(ops[0], ops[-1]): ticks for ops in alike})
-    return steps
+        steps.append(_step(state, alike, ticks, found))
+    return steps + _fork_join_steps(state, spreads(evidence, until))
+
+
+def _fork_join_steps(state: Supposition, found: list[tuple[Segment, Spread]]) -> list[Step]:
+    """Add delays that hold however ops are spread, where none as long is known, and return the steps that prove them."""
+    copies: dict[tuple[int, str], list[tuple[int, ...]]] = {}
+    spread_of = {}
+    for segment, spread in found:
+        if spread.ticks > state.delays.get((segment.first, segment.last), 0):
+            number = {v: i for i, v in enumerate(segment.between, 1)}
+            spread_of[_add(copies, state, segment, spread.ticks)] = [number[v] for v in spread.ops]
+    return [_step(state, alike, key[0], [["ends", spread_of[key], 0, len(alike[0]) - 1]]) for key, alike in copies.items()]
+
+
+def _add(
+    copies: dict[tuple[int, str], list[tuple[int, ...]]], state: Supposition, segment: Segment, ticks: int
+) -> tuple[int, str]:
+    """Put a segment with those of the same delay that look alike, and return what they have in common."""
+    ops = (segment.first, *segment.between, segment.last)
+    part = state.segment(ops, ticks - 1)
+    key = ticks, f"{part.time} {sorted(part.edges.items())} {part.group} {part.problem.resident.tolist()}"
+    copies.setdefault(key, []).append(ops)
+    return key
+
+
+def _step(state: Supposition, alike: list[tuple[int, ...]], ticks: int, steps: list[Step]) -> Step:
+    """Add the delay of segments that look alike to a supposition and return the step that proves it."""
+    state.delays.update({(ops[0], ops[-1]): ticks for ops in alike})
+    return ["segment", [list(ops) for ops in alike], ticks, steps]

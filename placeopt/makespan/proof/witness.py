@@ -12,7 +12,7 @@ import numpy as np
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.communication import heads_tails
 from placeopt.makespan.bounds.relaxation import INFINITE as IMPOSSIBLE
-from placeopt.makespan.bounds.segments import with_delays
+from placeopt.makespan.bounds.segment_graph import with_delays
 from placeopt.makespan.proof.closing import Columns, overfull_window, pigeonhole
 from placeopt.makespan.proof.derivation import Effort, OutOfReachError, derive
 from placeopt.makespan.proof.fronts import front_step

@@ -1,0 +1,158 @@
+"""Segments of a graph: two ops and all ops between them, and delays that pass between their ends."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from placeopt.model.arrays import frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from placeopt.makespan.bounds.communication import HeadsTails
+    from placeopt.makespan.bounds.relaxation import Relaxation
+
+LARGEST = 6_000
+"""Ops beyond which no segments are looked for."""
+
+MOST_BETWEEN = 12
+"""Ops between the ends of a small segment."""
+
+MOST_SEGMENTS = 20_000
+
+MOST_TICKS = 2**50
+"""Work beyond which no segments are looked for."""
+
+
+Neighbours = list[tuple[int, int, int]]
+"""Ops before an op, or after it: (op, least delay in any case, least delay between two devices)."""
+
+
+class Segment(NamedTuple):
+    """Two ops and all ops between them, in topological order."""
+
+    first: int
+    last: int
+    between: tuple[int, ...]
+
+
+class Delay(NamedTuple):
+    """Ticks that pass at least between the end of the first op of a segment and the start of the last one."""
+
+    segment: Segment
+    ticks: int
+
+
+def too_large(relaxation: Relaxation) -> bool:
+    """Whether no segments are looked for; on one device there is nothing to find either."""
+    many = relaxation.num_ops > LARGEST or relaxation.problem.num_devices < 2
+    return many or int(relaxation.min_compute.sum()) > MOST_TICKS
+
+
+def with_delays(relaxation: Relaxation, delays: list[tuple[int, int, int]]) -> Relaxation:
+    """Return the relaxation with an edge for every delay (op, op, ticks), of which there is one at least."""
+    first, last, ticks = np.array(delays, dtype=np.int64).T
+    target = np.concatenate([relaxation.target, last])
+    order = np.argsort(target, kind="stable")
+    source = frozen(np.concatenate([relaxation.source, first])[order])
+    free, pay = (frozen(np.concatenate([old, ticks])[order]) for old in (relaxation.free, relaxation.pay))
+    return replace(relaxation, source=source, target=frozen(target[order]), free=free, pay=pay)
+
+
+class SegmentGraph:
+    """The ops after and before each op, as bits by topological position."""
+
+    def __init__(self, relaxation: Relaxation, end: float) -> None:
+        r, self.end = relaxation, end
+        self.order = r.problem.topological_order.tolist()
+        self.fastest = r.min_compute.tolist()
+        self.place = [0] * r.num_ops
+        for at, v in enumerate(self.order):
+            self.place[v] = at
+        self.before: list[Neighbours] = [[] for _ in self.order]
+        self.behind: list[Neighbours] = [[] for _ in self.order]
+        self.children = [0] * r.num_ops
+        self.parents = [0] * r.num_ops
+        rows = (r.source.tolist(), r.target.tolist(), r.free.tolist(), r.pay.tolist())
+        for u, v, free, pay in zip(*rows, strict=True):
+            self.before[v].append((u, free, pay))
+            self.behind[u].append((v, free, pay))
+            self.children[u] |= 1 << self.place[v]
+            self.parents[v] |= 1 << self.place[u]
+        self.after, self.above = [0] * r.num_ops, [0] * r.num_ops
+        for v in self.order:
+            for u, _, _ in self.before[v]:
+                self.above[v] |= self.above[u] | 1 << self.place[u]
+        for v in reversed(self.order):
+            self.after[v] |= self.children[v]
+            for u, _, _ in self.before[v]:
+                self.after[u] |= self.after[v]
+
+    def small(self) -> Iterator[Segment]:
+        """Yield from every fork to every join nearby at which branches of it meet."""
+        for u in self.order:
+            if time.perf_counter() >= self.end:
+                return
+            waiting = self.children[u] if self.children[u].bit_count() > 1 else 0
+            while waiting:
+                bit = waiting & -waiting  # the first one: what is added comes after it
+                v = self.order[bit.bit_length() - 1]
+                waiting ^= bit
+                inside = self.after[u] & self.above[v]
+                if inside.bit_count() > MOST_BETWEEN:
+                    continue  # and so it is for all ops after v
+                waiting |= self.children[v]
+                branches, ends = self.children[u] & (inside | bit), self.parents[v] & (inside | 1 << self.place[u])
+                if inside.bit_count() > 1 and branches.bit_count() > 1 and ends.bit_count() > 1:
+                    yield Segment(u, v, tuple(self.order[at] for at in bits(inside)))
+
+    def nearest(self) -> Iterator[Segment]:
+        """Yield from every fork to the first op at which all of its branches have met, and to every join likewise."""
+        seen = set()
+        for v in self.order:
+            if time.perf_counter() >= self.end:
+                return
+            for ends, onwards, first in ((self.children[v], self.after, True), (self.parents[v], self.above, False)):
+                common = -1 if ends.bit_count() > 1 else 0
+                for at in bits(ends):
+                    common &= onwards[self.order[at]] | 1 << at
+                if common:
+                    w = self.order[(common & -common if first else common).bit_length() - 1]
+                    seen.add((v, w) if first else (w, v))
+        for u, v in sorted(seen):
+            yield Segment(u, v, tuple(self.order[at] for at in bits(self.after[u] & self.above[v])))
+
+    def worthwhile(self, segments: Iterable[Segment], heads: HeadsTails, known: int) -> list[Segment]:
+        """Return the segments, small ones first, that could help to pass a known bound if nothing ran beside anything in them."""
+        found = sorted(segments, key=lambda s: len(s.between))[:MOST_SEGMENTS]
+        head, tail = (list(map(int, row)) for row in heads.minima())
+        serial = {s: sum(self.fastest[v] for v in s.between) for s in found}
+        into: dict[int, list[Segment]] = {}
+        out: dict[int, list[Segment]] = {}
+        for s in found:
+            into.setdefault(s.last, []).append(s)
+            out.setdefault(s.first, []).append(s)
+        for v in self.order:
+            for u, free, _ in self.before[v]:
+                head[v] = max(head[v], head[u] + self.fastest[u] + free)
+            for s in into.get(v, ()):
+                head[v] = max(head[v], head[s.first] + self.fastest[s.first] + serial[s])
+        for v in reversed(self.order):
+            for s in out.get(v, ()):
+                tail[v] = max(tail[v], tail[s.last] + self.fastest[s.last] + serial[s])
+            for u, free, _ in self.before[v]:
+                tail[u] = max(tail[u], tail[v] + self.fastest[v] + free)
+        ends = [head[v] + self.fastest[v] for v in range(len(head))]
+        return [s for s in found if ends[s.first] + serial[s] + self.fastest[s.last] + tail[s.last] > known]
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Yield the positions of the bits of a mask, lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
