@@ -85,9 +85,10 @@ def _search_whole(
         _close(settings, problem, tracker, analysis)
         return
     if exact and tracker.value is not None:
+        raised = _raise_by_segments(tracker, analysis)
         _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[0])
         # where segments help, fronts add little: that time is worth more to the search
-        if not _raise_by_segments(tracker, analysis) and tracker.budget.evaluations is None and not tracker.stop():
+        if not raised and tracker.budget.evaluations is None and not tracker.stop():
             before = tracker.lower_bound
             fronts = FrontSearch(analysis.evidence(before), settings.num_workers)
             _raise_by_fronts(fronts, tracker, FRONT_SHARE)
@@ -118,8 +119,8 @@ def _search_whole(
 def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis) -> None:
     """Close the gap from both ends while searches work beside it: each run starts from what they have by then."""
     unit = common_unit(problem)
-    _try_tight(settings, problem, tracker, analysis, unit)
     _raise_by_segments(tracker, analysis)
+    _try_tight(settings, problem, tracker, analysis, unit)
     fronts = FrontSearch(analysis.evidence(tracker.lower_bound), settings.num_workers)
     if _raise_by_fronts(fronts, tracker, FIRST_FRONT_SHARE):
         if tracker.value is not None and tracker.value - tracker.lower_bound < CLOSE_GAP * tracker.value:

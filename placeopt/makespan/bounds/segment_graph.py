@@ -11,7 +11,7 @@ import numpy as np
 from placeopt.model.arrays import frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.relaxation import Relaxation
@@ -126,11 +126,33 @@ class SegmentGraph:
         for u, v in sorted(seen):
             yield Segment(u, v, tuple(self.order[at] for at in bits(self.after[u] & self.above[v])))
 
-    def worthwhile(self, segments: Iterable[Segment], heads: HeadsTails, known: int) -> list[Segment]:
-        """Return the segments, small ones first, that could help to pass a known bound if nothing ran beside anything in them."""
+    def serial(self, segment: Segment) -> int:
+        """Return the time of a segment in which nothing runs beside anything."""
+        return sum(self.fastest[v] for v in segment.between)
+
+    def listed(self, segment: Segment, num_devices: int) -> int:
+        """Return the time of a segment whose ops go one after the other to where they end first, or in which nothing runs at once."""
+        end, home, idle = {segment.first: 0}, {segment.first: 0}, [0] * num_devices
+        for v in (*segment.between, segment.last):
+            inputs = [(end[u], home[u], free, max(free, pay)) for u, free, pay in self.before[v] if u in end]
+            starts = [max((t + (free if d == e else pay) for t, e, free, pay in inputs), default=0) for d in range(num_devices)]
+            run, starts = (0, starts) if v == segment.last else (self.fastest[v], list(map(max, starts, idle)))
+            home[v] = starts.index(min(starts))
+            end[v] = idle[home[v]] = starts[home[v]] + run
+        return min(end[segment.last], self.serial(segment))
+
+    def worthwhile(
+        self, segments: Iterable[Segment], heads: HeadsTails, known: int, most: Callable[[Segment], int] | None = None
+    ) -> list[Segment]:
+        """Return the segments, small ones first, that could help to pass a known bound.
+
+        Parameters
+        ----------
+        most : what a segment may need, by default its time if nothing runs beside anything.
+        """
         found = sorted(segments, key=lambda s: len(s.between))[:MOST_SEGMENTS]
         head, tail = (list(map(int, row)) for row in heads.minima())
-        serial = {s: sum(self.fastest[v] for v in s.between) for s in found}
+        needed = {s: (most or self.serial)(s) for s in found}
         into: dict[int, list[Segment]] = {}
         out: dict[int, list[Segment]] = {}
         for s in found:
@@ -140,14 +162,14 @@ class SegmentGraph:
             for u, free, _ in self.before[v]:
                 head[v] = max(head[v], head[u] + self.fastest[u] + free)
             for s in into.get(v, ()):
-                head[v] = max(head[v], head[s.first] + self.fastest[s.first] + serial[s])
+                head[v] = max(head[v], head[s.first] + self.fastest[s.first] + needed[s])
         for v in reversed(self.order):
             for s in out.get(v, ()):
-                tail[v] = max(tail[v], tail[s.last] + self.fastest[s.last] + serial[s])
+                tail[v] = max(tail[v], tail[s.last] + self.fastest[s.last] + needed[s])
             for u, free, _ in self.before[v]:
                 tail[u] = max(tail[u], tail[v] + self.fastest[v] + free)
         ends = [head[v] + self.fastest[v] for v in range(len(head))]
-        return [s for s in found if ends[s.first] + serial[s] + self.fastest[s.last] + tail[s.last] > known]
+        return [s for s in found if ends[s.first] + needed[s] + self.fastest[s.last] + tail[s.last] > known]
 
 
 def bits(mask: int) -> Iterator[int]:

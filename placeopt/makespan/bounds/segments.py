@@ -9,8 +9,10 @@ and v are on. That is an edge of the graph: with it the longest paths, and the c
 (`communication`, whose proof holds for edges with any delay), hold as before. CP-SAT solves the small problem, its lower
 bound is enough; segments that look alike are solved once.
 
+Small segments are taken between every fork and every join nearby, wider ones where all branches of a fork have met.
+
 What it adds: heads weigh one device against many for every op by itself, and lose a little wherever branches part and
-meet again. Along a recurrent network that little is lost in every step; d(u, v) has none of it.
+meet again. Along a recurrent network or a stack of modules that little is lost every time; d(u, v) has none of it.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ from typing import TYPE_CHECKING
 from placeopt.makespan.bounds.communication import communication_bound
 from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.relaxation import INFINITE
-from placeopt.makespan.bounds.segment_graph import Delay, SegmentGraph, too_large
+from placeopt.makespan.bounds.segment_graph import MOST_BETWEEN, Delay, SegmentGraph, too_large
 from placeopt.model.interruptible import solve_interruptibly
 
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.communication import HeadsTails
     from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.segment_graph import Segment
+
+MOST_WIDE = 24
+"""Ops between a fork and the join where all of its branches meet: a module of a network."""
 
 EFFORT = 0.5
 """Deterministic CP-SAT time of one segment (about seconds)."""
@@ -53,7 +58,9 @@ def segment_delays(evidence: Evidence, end: float) -> list[Delay]:
     graph, k = SegmentGraph(evidence.relaxation, end), evidence.relaxation.problem.num_devices
     known: dict[tuple[int, ...], int] = {}
     found: dict[int, list[Delay]] = {}  # by their last op
-    for segment in graph.worthwhile(graph.small(), evidence.heads, evidence.known):
+    wide = (segment for segment in graph.nearest() if MOST_BETWEEN < len(segment.between) <= MOST_WIDE)
+    some = graph.worthwhile([*graph.small(), *wide], evidence.heads, evidence.known)
+    for segment in graph.worthwhile(some, evidence.heads, evidence.known, lambda s: graph.listed(s, k)):
         if time.perf_counter() >= end:
             break
         model = _model(graph, segment, min(k, len(segment.between) + 1), found)
