@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.evidence import Evidence
     from placeopt.makespan.bounds.segment_graph import Neighbours, Segment
 
-MOST_VISITED = 100_000
+MOST_BRANCHES = 1000
+"""Ops between a fork and its join."""
+
+MOST_VISITED = 40_000
 """Ops between forks and joins that are visited in all, small segments first."""
 
 MOST_LEVELS = 24
@@ -62,23 +65,28 @@ def fork_join_bound(evidence: Evidence, end: float) -> tuple[int, HeadsTails, li
     delays = [Delay(segment, spread.ticks) for segment, spread in spreads(evidence, end)]
     if not delays:
         return evidence.known, evidence.heads, []
-    heads = evidence.heads_with(delays)
+    heads = evidence.heads_with(delays, end)
     return max(evidence.known, communication_bound(heads)), heads, delays
 
 
 def spreads(evidence: Evidence, end: float) -> list[tuple[Segment, Spread]]:
-    """Return the segments found until `end` (`time.perf_counter`) whose ops need more than the longest path among them."""
+    """Return the segments found until `end` (`time.perf_counter`) whose ops need more than the longest path among them.
+
+    Only those that, all together, could help to pass what is known.
+    """
     if too_large(evidence.relaxation):
         return []
-    graph, found, visited = SegmentGraph(evidence.relaxation, end), [], 0
-    for segment in graph.worthwhile(graph.nearest(), evidence.heads, evidence.known):
+    graph, visited = SegmentGraph(evidence.relaxation, end), 0
+    found: dict[Segment, Spread] = {}
+    for segment in graph.worthwhile(graph.nearest(MOST_BRANCHES), evidence.heads, evidence.known):
         visited += len(segment.between)
         if visited > MOST_VISITED or time.perf_counter() >= end:
             break
         spread, path = _spread(graph, segment, evidence.relaxation.problem.num_devices)
         if spread.ticks > path:
-            found.append((segment, spread))
-    return found
+            found[segment] = spread
+    useful = graph.worthwhile(found, evidence.heads, evidence.known, lambda segment: found[segment].ticks)
+    return [(segment, found[segment]) for segment in useful]
 
 
 def _spread(graph: SegmentGraph, segment: Segment, num_devices: int) -> tuple[Spread, int]:

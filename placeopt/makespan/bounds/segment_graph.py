@@ -110,8 +110,13 @@ class SegmentGraph:
                 if inside.bit_count() > 1 and branches.bit_count() > 1 and ends.bit_count() > 1:
                     yield Segment(u, v, tuple(self.order[at] for at in bits(inside)))
 
-    def nearest(self) -> Iterator[Segment]:
-        """Yield from every fork to the first op at which all of its branches have met, and to every join likewise."""
+    def nearest(self, most: int) -> Iterator[Segment]:
+        """Yield from every fork to the first op at which all of its branches have met, and to every join likewise.
+
+        Parameters
+        ----------
+        most : ops between them.
+        """
         seen = set()
         for v in self.order:
             if time.perf_counter() >= self.end:
@@ -124,7 +129,9 @@ class SegmentGraph:
                     w = self.order[(common & -common if first else common).bit_length() - 1]
                     seen.add((v, w) if first else (w, v))
         for u, v in sorted(seen):
-            yield Segment(u, v, tuple(self.order[at] for at in bits(self.after[u] & self.above[v])))
+            inside = self.after[u] & self.above[v]
+            if inside.bit_count() <= most:
+                yield Segment(u, v, tuple(self.order[at] for at in bits(inside)))
 
     def serial(self, segment: Segment) -> int:
         """Return the time of a segment in which nothing runs beside anything."""

@@ -44,7 +44,7 @@ def segments_bound(evidence: Evidence, end: float) -> tuple[int, HeadsTails]:
     delays = segment_delays(evidence, end)
     if not delays:
         return known, evidence.heads
-    heads = evidence.heads_with(delays)
+    heads = evidence.heads_with(delays, end)
     return max(known, communication_bound(heads), head_tail_bound(relaxation, heads, evidence.weights)), heads
 
 
@@ -58,7 +58,7 @@ def segment_delays(evidence: Evidence, end: float) -> list[Delay]:
     graph, k = SegmentGraph(evidence.relaxation, end), evidence.relaxation.problem.num_devices
     known: dict[tuple[int, ...], int] = {}
     found: dict[int, list[Delay]] = {}  # by their last op
-    wide = (segment for segment in graph.nearest() if MOST_BETWEEN < len(segment.between) <= MOST_WIDE)
+    wide = (segment for segment in graph.nearest(MOST_WIDE) if len(segment.between) > MOST_BETWEEN)
     some = graph.worthwhile([*graph.small(), *wide], evidence.heads, evidence.known)
     for segment in graph.worthwhile(some, evidence.heads, evidence.known, lambda s: graph.listed(s, k)):
         if time.perf_counter() >= end:
