@@ -18,7 +18,7 @@ from test_segments import draw_fork
 import placeopt as po
 from placeopt.io.serialize import to_dict
 from placeopt.makespan.bounds import bound
-from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.proof.segments import raise_by_segments
 from placeopt.makespan.proof.supposition import Supposition
 from placeopt.makespan.proof.witness import makespan_witness
@@ -95,9 +95,7 @@ def test_delays_of_random_forks_are_derived():
     """On small problems of every option the checker follows the steps, and the delays never pass brute force."""
     raised = 0
     for _, problem, best in solvable(draw_fork, range(40)):
-        analysis = Analysis(problem, seconds=3600.0)
-        analysis.run_all(COMBINATORIAL, optional=False)
-        state = Supposition(problem, best)
+        analysis, state = Analysis(problem, seconds=3600.0), Supposition(problem, best)  # nothing known: no segment is left out
         steps = raise_by_segments(state, analysis, float("inf"))
         checked = supposition(problem, best)
         for _, copies, ticks, found in steps:

@@ -138,7 +138,7 @@ class SegmentGraph:
         return sum(self.fastest[v] for v in segment.between)
 
     def listed(self, segment: Segment, num_devices: int) -> int:
-        """Return the time of a segment whose ops go one after the other to where they end first, or in which nothing runs at once."""
+        """Return the time of a segment whose ops go one after the other to where they end first, or all to one device."""
         end, home, idle = {segment.first: 0}, {segment.first: 0}, [0] * num_devices
         for v in (*segment.between, segment.last):
             inputs = [(end[u], home[u], free, max(free, pay)) for u, free, pay in self.before[v] if u in end]
