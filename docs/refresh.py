@@ -30,7 +30,7 @@ def main() -> None:
     draw_execution_models()
     readme = ROOT / "README.md"
     text = readme.read_text()
-    for marker in re.findall(r"<!-- output: (placeopt [^\n]*?) -->", text):
+    for marker in re.findall(r"<!-- output: ((?:placeopt|python3) [^\n]*?) -->", text):
         text = replace_output(text, marker, run(marker))
     readme.write_text(text)
     shutil.copy(OUT / "gantt.png", PICTURES / "inception_v1.png")
@@ -40,7 +40,8 @@ def main() -> None:
 def run(command: str) -> str:
     """Return what a command prints."""
     print("$", command, flush=True)
-    arguments = [sys.executable, "-m", *command.split()]
+    name, *words = command.split()
+    arguments = [sys.executable, *(["-m", name] if name == "placeopt" else []), *words]
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=True)
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 

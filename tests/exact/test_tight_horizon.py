@@ -8,6 +8,7 @@ from ortools.sat.python import cp_model
 import placeopt as po
 from placeopt.makespan.bounds.analysis import Analysis
 from placeopt.makespan.evaluate import best_queue
+from placeopt.makespan.proof.witness import makespan_witness
 from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.tight_horizon import TightHorizon, luby
 
@@ -45,3 +46,13 @@ def test_it_ends_when_told():
     tight = TightHorizon(MakespanModel(Analysis(fork()), 0, BEST), seed=0)
     tight.run(2, lambda: True)
     assert tight.outcome in (cp_model.UNKNOWN, cp_model.OPTIMAL)
+
+
+def test_a_stack_of_modules_is_proved():
+    """What passes in each module of Inception-v1 adds up to a horizon on which a schedule is found; nothing has to be believed."""
+    pytest.importorskip("onnx")
+    problem = po.load("onnx:inception_v1", cluster="4xA100")
+    result = po.solve(problem, "portfolio", seconds=120, threads=2)
+    assert (result.status, result.objective, result.bound_method) == ("optimal", 425599, "segments")
+    witness = makespan_witness(problem, result.lower_bound, "segments", 120)
+    assert (witness.bound, witness.beliefs) == (425599, ())
