@@ -85,10 +85,10 @@ def _search_whole(
         _close(settings, problem, tracker, analysis)
         return
     if exact and tracker.value is not None:
-        raised = _raise_by_segments(tracker, analysis)
+        raised = _raise_by_segments(tracker, analysis, everything=False)
         _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[0])
         # where segments help, fronts add little: that time is worth more to the search
-        if not raised and tracker.budget.evaluations is None and not tracker.stop():
+        if not _raise_by_segments(tracker, analysis) and not raised and tracker.budget.evaluations is None and not tracker.stop():
             before = tracker.lower_bound
             fronts = FrontSearch(analysis.evidence(before), settings.num_workers)
             _raise_by_fronts(fronts, tracker, FRONT_SHARE)
@@ -119,8 +119,9 @@ def _search_whole(
 def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis) -> None:
     """Close the gap from both ends while searches work beside it: each run starts from what they have by then."""
     unit = common_unit(problem)
-    _raise_by_segments(tracker, analysis)
+    _raise_by_segments(tracker, analysis, everything=False)
     _try_tight(settings, problem, tracker, analysis, unit)
+    _raise_by_segments(tracker, analysis)
     fronts = FrontSearch(analysis.evidence(tracker.lower_bound), settings.num_workers)
     if _raise_by_fronts(fronts, tracker, FIRST_FRONT_SHARE):
         if tracker.value is not None and tracker.value - tracker.lower_bound < CLOSE_GAP * tracker.value:
@@ -184,11 +185,16 @@ def _restarts(
     return int(tight.outcome)
 
 
-def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis) -> bool:
-    """Raise the bound, and the heads and tails of all that follows, by what passes between forks and joins; whether it rose."""
+def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis, *, everything: bool = True) -> bool:
+    """Raise the bound, and the heads and tails of all that follows, by what passes between forks and joins; whether it rose.
+
+    Parameters
+    ----------
+    everything : also by segments that can only raise heads and tails.
+    """
     before = tracker.lower_bound
     if tracker.budget.evaluations is None and not tracker.stop():  # it is limited by time only
-        tracker.raise_bound(analysis.run("segments"), "segments")
+        tracker.raise_bound(analysis.run("segments") if everything else analysis.run_useful_segments(), "segments")
     return tracker.lower_bound > before
 
 

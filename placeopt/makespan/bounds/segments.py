@@ -38,29 +38,45 @@ EFFORT = 0.5
 """Deterministic CP-SAT time of one segment (about seconds)."""
 
 
-def segments_bound(evidence: Evidence, end: float) -> tuple[int, HeadsTails]:
-    """Return the bound, at least `known`, and heads and tails with the delays of the segments found until `end`."""
+def segments_bound(
+    evidence: Evidence, end: float, solved: dict[tuple[int, ...], int], *, everything: bool = True
+) -> tuple[int, HeadsTails]:
+    """Return the bound, at least `known`, and heads and tails with the delays of the segments found until `end`.
+
+    Parameters
+    ----------
+    solved, everything : as for `segment_delays`.
+    """
     relaxation, known = evidence.relaxation, evidence.known
-    delays = segment_delays(evidence, end)
+    delays = segment_delays(evidence, end, solved, everything=everything)
     if not delays:
         return known, evidence.heads
     heads = evidence.heads_with(delays, end)
     return max(known, communication_bound(heads), head_tail_bound(relaxation, heads, evidence.weights)), heads
 
 
-def segment_delays(evidence: Evidence, end: float) -> list[Delay]:
+def segment_delays(
+    evidence: Evidence, end: float, solved: dict[tuple[int, ...], int] | None = None, *, everything: bool = True
+) -> list[Delay]:
     """Return the delays found until `end` (`time.perf_counter`) that are longer than every path between their ops.
 
-    Paths count the delays of smaller segments.
+    Paths count the delays of smaller segments. Those come first whose delays could help to pass what is known.
+
+    Parameters
+    ----------
+    solved : delays of segments by what makes them alike, which those found now are added to.
+    everything : also segments that only raise heads and tails.
     """
     if too_large(evidence.relaxation):
         return []
     graph, k = SegmentGraph(evidence.relaxation, end), evidence.relaxation.problem.num_devices
-    known: dict[tuple[int, ...], int] = {}
+    known = {} if solved is None else solved
     found: dict[int, list[Delay]] = {}  # by their last op
     wide = (segment for segment in graph.nearest(MOST_WIDE) if len(segment.between) > MOST_BETWEEN)
     some = graph.worthwhile([*graph.small(), *wide], evidence.heads, evidence.known)
-    for segment in graph.worthwhile(some, evidence.heads, evidence.known, lambda s: graph.listed(s, k)):
+    first = dict.fromkeys(graph.worthwhile(some, evidence.heads, evidence.known, lambda s: graph.listed(s, k)))
+    rest = [segment for segment in some if segment not in first and len(segment.between) <= MOST_BETWEEN]
+    for segment in [*first, *(rest if everything else ())]:
         if time.perf_counter() >= end:
             break
         model = _model(graph, segment, min(k, len(segment.between) + 1), found)

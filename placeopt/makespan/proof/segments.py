@@ -29,18 +29,19 @@ SEARCH_SHARE = 0.3
 """Share of the time for looking for segments."""
 
 
-def raise_by_segments(state: Supposition, analysis: Analysis, end: float) -> list[Step]:
+def raise_by_segments(state: Supposition, analysis: Analysis, end: float, *, everything: bool = True) -> list[Step]:
     """Add the delays of segments to a supposition and return the steps that prove them; none where there are none.
 
     Parameters
     ----------
     analysis : of the problem, its cheaper bounds run.
     end : in seconds of `time.perf_counter`.
+    everything : also segments that only raise heads and tails.
     """
     now = time.perf_counter()
     evidence, until = analysis.evidence(min(state.most, analysis.best()[0])), now + SEARCH_SHARE * (end - now)
     copies: dict[tuple[int, str], list[tuple[int, ...]]] = {}
-    for segment, ticks in segment_delays(evidence, until):
+    for segment, ticks in segment_delays(evidence, until, everything=everything):
         _add(copies, state, segment, ticks)
     weights = np.ones(len(state.count), dtype=np.int64)
     steps: list[Step] = []

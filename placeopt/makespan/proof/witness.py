@@ -100,13 +100,13 @@ def _steps(problem: PlacementProblem, most: int, end: float, *, cases: bool) -> 
     if most >= LARGEST:
         return None
     analysis = Analysis(problem, seconds=20.0, upper=most + 1)
-    for segments in (False, True):
+    for segments in ("none", "useful", "all"):
         state, steps = Supposition(problem, most), []
-        if segments:
+        if segments != "none":
             analysis.run_all(COMBINATORIAL, optional=True)
-            steps = raise_by_segments(state, analysis, end if cases else math.inf)
-        if segments and not steps:
-            break
+            steps = raise_by_segments(state, analysis, end if cases else math.inf, everything=segments == "all")
+        if segments != "none" and not steps:
+            continue
         small = problem.num_ops <= SMALL
         goals = None if small else goals_of(problem, state)
         effort = Effort(MOST_CASES if small and cases else 1, end if cases else math.inf, class_choices(problem, state), goals)
