@@ -52,6 +52,11 @@ SHAPE_GRID, SHAPE_SECONDS, SHAPE_SHARE, SHAPE_GAP = 2**12, 6.0, 0.2, 2e-3
 """Coarse grid on which a schedule as long as the bound is looked for, contention left out: units in the horizon; the time for
 it: seconds at most, and share of the time left; and the relative gap from which it is."""
 
+SEGMENT_SECONDS, SEGMENT_SHARE = 4.0, 0.1
+REST_SECONDS, REST_SHARE = 1.5, 0.03
+"""Time for the bound by segments that could help at once, which most problems need little of, and for the rest: seconds, and share
+of the time left, at most."""
+
 LADDER = ((2**12, 0.15), (2**16, 0.25))
 """Coarse grids to search first: (units in the horizon, share of the time left)."""
 
@@ -190,11 +195,13 @@ def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis, *, every
 
     Parameters
     ----------
-    everything : also by segments that can only raise heads and tails.
+    everything : as for `segment_delays`.
     """
     before = tracker.lower_bound
     if tracker.budget.evaluations is None and not tracker.stop():  # it is limited by time only
-        tracker.raise_bound(analysis.run("segments") if everything else analysis.run_useful_segments(), "segments")
+        most, share = (REST_SECONDS, REST_SHARE) if everything else (SEGMENT_SECONDS, SEGMENT_SHARE)
+        seconds = min(most, share * tracker.seconds_left)
+        tracker.raise_bound(analysis.run_segments(seconds, everything=everything), "segments")
     return tracker.lower_bound > before
 
 

@@ -146,7 +146,7 @@ class Analysis:
             "head-tail": lambda: head_tail_bound(self.relaxation, self.heads, self.load.weights),
             "energy": lambda: energy_bound(self.evidence(known), self._until(0.5)),
             "destructive": lambda: destructive_bound(self.evidence(known), self._until(0.3)),
-            "segments": lambda: self._segments(known, everything=True),
+            "segments": lambda: max(self.run_segments(0.2 * self.seconds_left, everything=x) for x in (False, True)),
             "front": lambda: front_bound(self.evidence(known), self._until(0.5)),
             "assignment-lp": lambda: assignment_bound(self.relaxation, self.heads, known, self._until(0.4)),
             "time-indexed-lp": lambda: time_indexed_bound(self.evidence(known), self._until(0.6)),
@@ -160,15 +160,17 @@ class Analysis:
         value, self.heads, self.delays = fork_join_bound(self.evidence(known), self._until(0.2))
         return value
 
-    def run_useful_segments(self) -> int:
-        """Run the bound by segments on those that could help at once: heads and tails of the others stay as they are."""
-        value = self._segments(self.best()[0], everything=False)
-        self.bounds["segments"] = max(value, self.bounds.get("segments", 0))
-        return value
+    def run_segments(self, seconds: float, *, everything: bool) -> int:
+        """Run the bound by segments, which raises heads and tails for those that follow.
 
-    def _segments(self, known: int, *, everything: bool) -> int:
-        """Run the bound by segments, which raises heads and tails for those that follow."""
-        value, self.heads = segments_bound(self.evidence(known), self._until(0.3), self._solved, everything=everything)
+        Parameters
+        ----------
+        seconds : time for it, whatever is left of the budget.
+        everything : as for `segment_delays`.
+        """
+        end, evidence = time.perf_counter() + seconds, self.evidence(self.best()[0])
+        value, self.heads = segments_bound(evidence, end, self._solved, everything=everything)
+        self.bounds["segments"] = max(value, self.bounds.get("segments", 0))
         return value
 
     def _until(self, share: float) -> float:

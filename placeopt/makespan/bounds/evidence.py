@@ -43,7 +43,7 @@ class Evidence:
         longest = self.relaxation.serial + 1
         return longest if self.upper is None else min(self.upper, longest)
 
-    def heads_with(self, delays: Sequence[Delay], end: float) -> HeadsTails:
-        """Return the heads and tails raised by delays, together with those that are known, by `end` (`time.perf_counter`)."""
+    def heads_with(self, delays: Sequence[Delay]) -> HeadsTails:
+        """Return the heads and tails raised by delays, together with those that are known."""
         edges = [(delay.segment.first, delay.segment.last, delay.ticks) for delay in (*self.delays, *delays)]
-        return self.heads.raised(heads_tails(with_delays(self.relaxation, edges), end=end))
+        return self.heads.raised(heads_tails(with_delays(self.relaxation, edges)))

@@ -65,7 +65,7 @@ def fork_join_bound(evidence: Evidence, end: float) -> tuple[int, HeadsTails, li
     delays = [Delay(segment, spread.ticks) for segment, spread in spreads(evidence, end)]
     if not delays:
         return evidence.known, evidence.heads, []
-    heads = evidence.heads_with(delays, end)
+    heads = evidence.heads_with(delays)
     return max(evidence.known, communication_bound(heads)), heads, delays
 
 

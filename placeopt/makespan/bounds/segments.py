@@ -51,7 +51,7 @@ def segments_bound(
     delays = segment_delays(evidence, end, solved, everything=everything)
     if not delays:
         return known, evidence.heads
-    heads = evidence.heads_with(delays, end)
+    heads = evidence.heads_with(delays)
     return max(known, communication_bound(heads), head_tail_bound(relaxation, heads, evidence.weights)), heads
 
 
@@ -60,23 +60,26 @@ def segment_delays(
 ) -> list[Delay]:
     """Return the delays found until `end` (`time.perf_counter`) that are longer than every path between their ops.
 
-    Paths count the delays of smaller segments. Those come first whose delays could help to pass what is known.
+    Paths count the delays of smaller segments.
 
     Parameters
     ----------
     solved : delays of segments by what makes them alike, which those found now are added to.
-    everything : also segments that only raise heads and tails.
+    everything : all small segments, most of which only raise heads and tails; otherwise those, small or wide, whose delays could
+        help at once to pass what is known.
     """
     if too_large(evidence.relaxation):
         return []
     graph, k = SegmentGraph(evidence.relaxation, end), evidence.relaxation.problem.num_devices
     known = {} if solved is None else solved
     found: dict[int, list[Delay]] = {}  # by their last op
-    wide = (segment for segment in graph.nearest(MOST_WIDE) if len(segment.between) > MOST_BETWEEN)
-    some = graph.worthwhile([*graph.small(), *wide], evidence.heads, evidence.known)
-    first = dict.fromkeys(graph.worthwhile(some, evidence.heads, evidence.known, lambda s: graph.listed(s, k)))
-    rest = [segment for segment in some if segment not in first and len(segment.between) <= MOST_BETWEEN]
-    for segment in [*first, *(rest if everything else ())]:
+    if everything:
+        chosen = graph.worthwhile(graph.small(), evidence.heads, evidence.known)
+    else:
+        wide = (segment for segment in graph.nearest(MOST_WIDE) if len(segment.between) > MOST_BETWEEN)
+        some = graph.worthwhile([*graph.small(), *wide], evidence.heads, evidence.known)
+        chosen = graph.worthwhile(some, evidence.heads, evidence.known, lambda s: graph.listed(s, k))
+    for segment in chosen:
         if time.perf_counter() >= end:
             break
         model = _model(graph, segment, min(k, len(segment.between) + 1), found)

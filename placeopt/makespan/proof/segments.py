@@ -41,7 +41,8 @@ def raise_by_segments(state: Supposition, analysis: Analysis, end: float, *, eve
     now = time.perf_counter()
     evidence, until = analysis.evidence(min(state.most, analysis.best()[0])), now + SEARCH_SHARE * (end - now)
     copies: dict[tuple[int, str], list[tuple[int, ...]]] = {}
-    for segment, ticks in segment_delays(evidence, until, everything=everything):
+    useful, rest = (segment_delays(evidence, until, everything=x) if x <= everything else [] for x in (False, True))
+    for segment, ticks in dict.fromkeys([*useful, *rest]):
         _add(copies, state, segment, ticks)
     weights = np.ones(len(state.count), dtype=np.int64)
     steps: list[Step] = []
