@@ -7,6 +7,7 @@ A step names all segments that look alike, so that one derivation proves the del
 from __future__ import annotations
 
 import time
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,8 +42,9 @@ def raise_by_segments(state: Supposition, analysis: Analysis, end: float, *, eve
     now = time.perf_counter()
     evidence, until = analysis.evidence(min(state.most, analysis.best()[0])), now + SEARCH_SHARE * (end - now)
     copies: dict[tuple[int, str], list[tuple[int, ...]]] = {}
-    useful, rest = (segment_delays(evidence, until, everything=x) if x <= everything else [] for x in (False, True))
-    for segment, ticks in dict.fromkeys([*useful, *rest]):
+    solved: dict[tuple[int, ...], int] = {}
+    delays = [segment_delays(evidence, until, solved, everything=x) for x in (False, True) if x <= everything]
+    for segment, ticks in dict.fromkeys(chain(*delays)):
         _add(copies, state, segment, ticks)
     weights = np.ones(len(state.count), dtype=np.int64)
     steps: list[Step] = []
