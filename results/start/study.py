@@ -143,7 +143,7 @@ def run_command(run: str, folder: str) -> dict[str, Any]:
     return {
         "run": run, "load": busy,
         "first_table": moments.get("first results"), "compiled": moments.get("compiled in"),
-        "whole": whole, "beyond_search": whole - SECONDS, "user": after.ru_utime - before.ru_utime,
+        "whole": whole, "beyond_search": whole - portfolio.runtime, "user": after.ru_utime - before.ru_utime,
         "runtime": portfolio.runtime, "evaluations": portfolio.evaluations, "value": portfolio.value,
         "gap": portfolio.gap,
     }  # fmt: skip
