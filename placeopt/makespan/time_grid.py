@@ -12,8 +12,41 @@ if TYPE_CHECKING:
 COARSE_HORIZON = 2**40
 """Horizons (in units) beyond this are solved on a coarser grid only."""
 
+FEWEST_UNITS, MOST_UNITS = 4, 1024
+"""Units of a natural grid in the horizon."""
+
+KEPT = 0.99
+"""Share of the work that a natural grid keeps, of what the one that keeps most does."""
+
+LONGEST_TIMES = 40
+"""Different times of ops, the longest, of which a natural grid's unit may be a part."""
+
 
 def common_unit(problem: PlacementProblem) -> int:
     """Return the greatest common divisor of all times: a coarser grid without any rounding."""
     times = np.concatenate([problem.compute[problem.compute > 0], problem.transfer[problem.transfer > 0]])
     return int(np.gcd.reduce(times)) if times.size else 1
+
+
+def natural_grid(problem: PlacementProblem, horizon: int) -> int:
+    """Return the coarsest unit that keeps nearly all of the ops' work when their times are rounded down.
+
+    Blocks of sharded matrices take small multiples of one time. With that as the unit little is lost, and few distinct
+    times are left.
+
+    Parameters
+    ----------
+    horizon : ticks; the unit is a 1024th of it to a fourth.
+
+    Returns
+    -------
+    int
+        Ticks, a whole part of some op's time.
+    """
+    times = np.where(problem.compute >= 0, problem.compute, np.iinfo(np.int64).max).min(axis=1)
+    shortest, longest = max(1, horizon // MOST_UNITS), max(1, horizon // FEWEST_UNITS)
+    units = {shortest}
+    for ticks in np.unique(times[times >= shortest])[-LONGEST_TIMES:].tolist():
+        units.update(ticks // parts for parts in range(-(-ticks // longest), ticks // shortest + 1))
+    kept = {unit: int((times // unit).sum()) * unit for unit in units}
+    return max(unit for unit in units if kept[unit] >= KEPT * max(kept.values()))

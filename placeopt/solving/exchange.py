@@ -33,6 +33,15 @@ class Side(Protocol):
         """Take a bound if it is better."""
 
 
+class Whole(Protocol):
+    """What a search for a part asks of the whole one."""
+
+    exchange: Exchange | None
+
+    def stop(self) -> bool:
+        """Whether it has to end now."""
+
+
 class Exchange:
     """The best incumbent and the best bound of all sides."""
 
@@ -72,3 +81,23 @@ class Exchange:
             for stop in list(self._stops):
                 stop()  # again and again: the call may not have begun when it is first told to stop
             thread.join(0.01)
+
+
+class Follower(Exchange):
+    """The exchange of a search for a part of another search's problem: they share nothing but their end."""
+
+    def __init__(self, whole: Whole) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def meet(self, tracker: Any) -> None:
+        """End with the whole search."""
+        if self.whole.stop():
+            tracker.interrupt()
+
+    @contextlib.contextmanager
+    def ending(self, stop: Callable[[], object]) -> Iterator[None]:
+        """Have a long call in the block stopped when the whole search ends."""
+        exchange = self.whole.exchange
+        with contextlib.nullcontext() if exchange is None else exchange.ending(stop):
+            yield

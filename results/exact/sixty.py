@@ -49,9 +49,14 @@ def instances() -> dict[str, Source]:
         for devices in (4, 8):
             for name in ("chain_mm", "ffnn", "llama_block"):
                 found[f"{name}, {devices} devices, {contention}"] = ("doppler", name, devices, contention)
+    for name, devices in (("llama_layer", 4), ("llama_layer", 8), ("llama_block_8gpu", 8)):
+        found[f"{name}, {devices} devices, none"] = ("doppler", name, devices, "none")
     for devices in (4, 8):
         for costs in ("own", "doppler"):
-            found[f"llama-layer, {devices} devices, {costs} costs"] = ("llama", devices, costs)
+            found[f"llama-layer, {devices} devices, {costs} costs"] = ("llama", "gen:llama-layer", devices, costs)
+    for name in ("block", "layer"):
+        for costs in ("own", "doppler"):
+            found[f"llama-{name} in 8 shards, 8 devices, {costs} costs"] = ("llama", f"gen:llama-{name}?shards=8", 8, costs)
     for seed in range(5):
         found[f"layered-60-{seed}, 4 devices"] = ("random", seed)
     for folder in ("benchmark", "scaling"):
@@ -90,9 +95,9 @@ def load(source: Source) -> Any:
     if kind == "generated":
         return po.load(names[0], cluster=names[1])
     if kind == "llama":
-        own = po.load("gen:llama-layer", cluster=f"uniform:{names[0]}")
+        own = po.load(names[0], cluster=f"uniform:{names[1]}")
         ticks = np.repeat(4 * own.min_compute[own.producer][:, None], own.transfer.shape[1], axis=1)
-        return own if names[1] == "own" else own.replace(transfer=ticks)
+        return own if names[2] == "own" else own.replace(transfer=ticks)
     files = data / "dnn-partitioning"
     if kind == "split":
         return po.load(files / "throughput" / f"{names[0]}.json", objective="period", contiguity=names[1])

@@ -10,14 +10,17 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from ortools.sat.python import cp_model
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.front import FrontSearch
+from placeopt.makespan.bounds.series import FEWEST_OPS, heads_in_series, part_problem, series_parts
 from placeopt.makespan.evaluate import best_queue, evaluate
-from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit
+from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_grid
+from placeopt.model.budget import Budget
 from placeopt.model.interruptible import solve_interruptibly
 from placeopt.solvers.exact.cp_sat import CpSat, configure
 from placeopt.solvers.exact.makespan_model import MakespanModel
@@ -25,11 +28,12 @@ from placeopt.solvers.exact.makespan_solution import add_hint, decode
 from placeopt.solvers.exact.tight_horizon import TightHorizon
 from placeopt.solvers.search.cp_sat_start import offer, warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
+from placeopt.solving.exchange import Follower
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
-    from placeopt.solving.tracker import Tracker
 
 PROBE_SECONDS, PROBE_SHARES = 20.0, (0.06, 0.2)
 """Time for horizons at the lower bound, before and after the bound by fronts: seconds at most, and shares of the time left."""
@@ -44,13 +48,20 @@ FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 CLOSING_SHARES = (0.15, 0.3, 0.5, 1.0)
 """Shares of the time left for runs of the whole model where searches work beside it."""
 
-TIGHT_SECONDS, TIGHT_SHARE, CLOSE_GAP = 6.0, 0.4, 5e-3
+TIGHT_SECONDS, TIGHT_SHARE, CLOSE_GAP = 3.0, 0.25, 5e-3
 """Time for restarts on the horizon of the bound where searches work beside it: seconds at most, and share of the time left; and
 the relative gap below which that horizon comes before more fronts."""
 
 SHAPE_GRID, SHAPE_SECONDS, SHAPE_SHARE, SHAPE_GAP = 2**12, 6.0, 0.2, 2e-3
 """Coarse grid on which a schedule as long as the bound is looked for, contention left out: units in the horizon; the time for
 it: seconds at most, and share of the time left; and the relative gap from which it is."""
+
+FIRST_GRID_SECONDS, FIRST_GRID_SHARE, GRID_SHARE, FINER = 1.5, 0.2, 0.1, 4
+"""Time for a grid, twice: for the first one seconds at most, and share of the time left; for others that share; and how much finer
+the next one is."""
+
+SERIES_SECONDS, SERIES_SHARE = 12.0, 0.25
+"""Time for the parts of a graph that come one after the other: seconds, and share of the time left, at most."""
 
 SEGMENT_SECONDS, SEGMENT_SHARE = 4.0, 0.1
 REST_SECONDS, REST_SHARE = 1.5, 0.03
@@ -59,6 +70,19 @@ of the time left, at most."""
 
 LADDER = ((2**12, 0.15), (2**16, 0.25))
 """Coarse grids to search first: (units in the horizon, share of the time left)."""
+
+
+class GridRun(NamedTuple):
+    """How a run on one grid ended.
+
+    Attributes
+    ----------
+    finished : whether no shorter schedule exists on the grid than what was found, or than the bound.
+    closed : whether CP-SAT has nothing left to do on the exact grid, or the problem has no solution.
+    """
+
+    finished: bool
+    closed: bool
 
 
 def search_makespan(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -99,6 +123,8 @@ def _search_whole(
             _raise_by_fronts(fronts, tracker, FRONT_SHARE)
             if tracker.lower_bound > before:
                 _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[1])
+        _raise_by_series(settings, problem, tracker, analysis)
+        _climb_grids(settings, problem, tracker, analysis, unit)
         _try_shapes(settings, problem, tracker, analysis, unit)
     upper = serial if tracker.value is None else tracker.value
     for horizon, share in LADDER:
@@ -110,15 +136,41 @@ def _search_whole(
     timed = math.isfinite(tracker.seconds_left) and tracker.budget.evaluations is None
     if settings.windows and timed and not tracker.stop():
         # what the whole model does not solve soon gains most from windows; the bound is pursued at the end
-        closed = _solve_on_grid(settings, problem, tracker, analysis, scale, FIRST_SHARE)
+        closed = _solve_on_grid(settings, problem, tracker, analysis, scale, FIRST_SHARE).closed
         if tracker.solution is not None and not closed and not tracker.stop():
             WindowSearch(Lns(), problem, tracker, analysis.relaxation.allowed).run(share=WINDOW_SHARE)
         if closed:
             return
     if not tracker.stop():
-        closed = _solve_on_grid(settings, problem, tracker, analysis, scale, 1.0)
+        closed = _solve_on_grid(settings, problem, tracker, analysis, scale, 1.0).closed
         if not closed and not tracker.stop() and math.isfinite(tracker.seconds_left):
             tracker.stop_reason = "time"  # CP-SAT stops a moment before the clock does
+
+
+def _raise_by_series(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis) -> None:
+    """Close the parts of the graph that come wholly one after the other, each on its own; raise heads and tails by them."""
+    if not _wide_open(tracker) or tracker.budget.evaluations is not None:
+        return
+    end = tracker.elapsed + min(SERIES_SECONDS, SERIES_SHARE * tracker.seconds_left)
+    parts = series_parts(analysis.relaxation, tracker.started + end)
+    inner = [Analysis(part_problem(problem, ops)) for ops in parts]
+    least = [max(map(part.run, COMBINATORIAL)) for part in inner]
+    left = sorted((i for i in range(len(parts)) if len(parts[i]) >= FEWEST_OPS), key=lambda i: -len(parts[i]))
+    while left and tracker.elapsed < end and not tracker.stop():
+        seconds, i = (end - tracker.elapsed) / len(left), left.pop()
+        least[i] = max(least[i], _least_of_part(settings, tracker, inner[i].problem, seconds))
+    if parts:
+        analysis.heads = heads_in_series(analysis, parts, inner, least)
+        tracker.raise_bound(sum(least), "series")
+
+
+def _least_of_part(settings: CpSat, tracker: Tracker[Placement], part: PlacementProblem, seconds: float) -> int:
+    """Return a bound on the problem of a part, as good as a search beside `tracker` proves in some seconds."""
+    own: Tracker[Placement] = Tracker("cp-sat", part, Budget(seconds), seed=tracker.seed)
+    own.exchange = Follower(tracker)
+    with own.within(tracker):
+        search_makespan(replace(settings, warm_start=True, windows=False), part, own)
+    return own.lower_bound
 
 
 def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis) -> None:
@@ -127,6 +179,9 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
     _raise_by_segments(tracker, analysis, everything=False)
     _try_tight(settings, problem, tracker, analysis, unit)
     _raise_by_segments(tracker, analysis)
+    _raise_by_series(settings, problem, tracker, analysis)
+    _climb_grids(settings, problem, tracker, analysis, unit)
+    _try_tight(settings, problem, tracker, analysis, unit)
     fronts = FrontSearch(analysis.evidence(tracker.lower_bound), settings.num_workers)
     if _raise_by_fronts(fronts, tracker, FIRST_FRONT_SHARE):
         if tracker.value is not None and tracker.value - tracker.lower_bound < CLOSE_GAP * tracker.value:
@@ -141,7 +196,7 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
             _gain_by_fronts(fronts, tracker)
         if not tracker.stop() and (turn == 0 or tracker.lower_bound > before):
             _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[min(turn, 1)])
-        if tracker.stop() or _solve_on_grid(settings, problem, tracker, analysis, unit, share):
+        if tracker.stop() or _solve_on_grid(settings, problem, tracker, analysis, unit, share).closed:
             return
 
 
@@ -150,11 +205,36 @@ def _try_tight(
 ) -> None:
     """Ask for a schedule as long as the bound, by restarts; where there is none, for one of the next bound."""
     end = tracker.elapsed + min(TIGHT_SECONDS, TIGHT_SHARE * tracker.seconds_left)
-    while tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
-        horizon = tracker.lower_bound
-        if _restarts(settings, problem, tracker, MakespanModel(analysis, horizon, horizon, unit), end) != cp_model.INFEASIBLE:
+    _lift(settings, problem, tracker, analysis, unit, end)
+
+
+def _climb_grids(
+    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, unit: int
+) -> None:
+    """Solve the whole problem on a coarse grid that suits it, contention left out, then on finer ones as long as that succeeds.
+
+    Where most of the work is in ops whose times are small multiples of one another, as in sharded graphs, the coarse problem
+    is solved within a second, and what rounding loses is small. Each grid starts from the incumbent that the last one led to.
+    """
+    if tracker.value is None or not _wide_open(tracker):
+        return
+    scale, contended = natural_grid(problem, tracker.value), problem.memory == "peak"
+    timed, share = tracker.budget.evaluations is None, FIRST_GRID_SHARE
+    if math.isfinite(tracker.seconds_left):
+        share = min(share, FIRST_GRID_SECONDS / max(1e-9, tracker.seconds_left))
+    while scale > unit and not tracker.stop():
+        end = tracker.elapsed + share * tracker.seconds_left
+        met = timed and _lift(settings, problem, tracker, analysis, scale, end, contended=contended)
+        if not met and not _solve_on_grid(settings, problem, tracker, analysis, scale, share, contended=contended).finished:
             return
-        _record_infeasible(tracker, horizon, unit)
+        scale, share = scale // FINER, GRID_SHARE
+
+
+def _wide_open(tracker: Tracker[Placement]) -> bool:
+    """Whether there is time, and a gap that more than rounding leaves."""
+    return (
+        not tracker.stop() and tracker.value is not None and tracker.value - tracker.lower_bound > SHAPE_GAP * tracker.value
+    )
 
 
 def _try_shapes(
@@ -168,14 +248,39 @@ def _try_shapes(
     """
     end = tracker.elapsed + min(SHAPE_SECONDS, SHAPE_SHARE * tracker.seconds_left)
     scale = tracker.lower_bound // SHAPE_GRID
-    while scale > unit and tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
+    if scale > unit and _wide_open(tracker):
+        _lift(settings, problem, tracker, analysis, scale, end, contended=problem.memory == "peak")
+
+
+def _lift(
+    settings: CpSat,
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    analysis: Analysis,
+    scale: int,
+    end: float,
+    *,
+    contended: bool = True,
+) -> bool:
+    """Ask for a schedule as long as the bound, by restarts; where a grid has none, for one of the next bound until it has.
+
+    Parameters
+    ----------
+    end : of the asking, in seconds of the tracker.
+
+    Returns
+    -------
+    bool
+        Whether there is one on the grid of `scale` ticks.
+    """
+    while tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
         horizon = tracker.lower_bound
-        if tracker.value - horizon <= SHAPE_GAP * horizon:
-            return
-        built = MakespanModel(analysis, horizon, horizon, scale, contended=problem.memory == "peak")
-        if _restarts(settings, problem, tracker, built, end) != cp_model.INFEASIBLE:
-            return
+        built = MakespanModel(analysis, horizon, horizon, scale, contended=contended)
+        outcome = _restarts(settings, problem, tracker, built, end)
+        if outcome != cp_model.INFEASIBLE:
+            return outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE)
         _record_infeasible(tracker, horizon, scale)
+    return False
 
 
 def _restarts(
@@ -256,18 +361,21 @@ def _solve_on_grid(
     scale: int,
     share: float,
     horizon: int | None = None,
-) -> bool:
+    *,
+    contended: bool = True,
+) -> GridRun:
     """Solve with one unit of model time per `scale` ticks, using at most `share` of the time left.
 
-    Returns whether CP-SAT has nothing left to do on the exact grid, or the problem has no solution.
-
-    `horizon` (ticks) excludes longer schedules; by default those that are longer than the incumbent.
+    Parameters
+    ----------
+    horizon : ticks; excludes longer schedules, by default those that are longer than the incumbent.
+    contended : whether transfers wait for their channels.
     """
     exact = scale == common_unit(problem)
     upper = horizon
     if upper is None:
         upper = max(1, analysis.relaxation.serial) if tracker.value is None else tracker.value
-    model = MakespanModel(analysis, tracker.lower_bound, upper, scale)
+    model = MakespanModel(analysis, tracker.lower_bound, upper, scale, contended=contended)
     if tracker.solution is not None and horizon is None:
         _, queue = best_queue(problem, tracker.solution)
         add_hint(model, evaluate(problem, tracker.solution, queue).schedule)
@@ -278,9 +386,12 @@ def _solve_on_grid(
     class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
         """Re-evaluate every solution and stop when the incumbent meets the bound or the target."""
 
+        met = False
+
         def on_solution_callback(self) -> None:
             offer(problem, tracker, decode(model, self.value))
-            if tracker.stop() or (not exact and round(self.objective_value) <= target):
+            self.met = not exact and round(self.objective_value) <= target
+            if tracker.stop() or self.met:
                 self.stop_search()
 
     def on_bound(value: float) -> None:
@@ -292,17 +403,17 @@ def _solve_on_grid(
 
     solver.best_bound_callback = on_bound
     with nullcontext() if tracker.exchange is None else tracker.exchange.ending(solver.stop_search):
-        outcome = solve_interruptibly(solver, model.model, Watch())
+        outcome = solve_interruptibly(solver, model.model, watch := Watch())
     tracker.count(max(1, int(solver.num_conflicts)))
     if outcome == cp_model.INFEASIBLE:
         _record_infeasible(tracker, upper, scale)
-        return tracker.solution is None
+        return GridRun(finished=True, closed=tracker.solution is None)
     if outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         tracker.raise_bound(int(solver.response_proto.inner_objective_lower_bound) * scale, "cp-sat")
     proved = bool(outcome == cp_model.OPTIMAL and exact)
     if proved and tracker.value is not None and tracker.value > tracker.lower_bound:
         tracker.message = "the optimal schedule orders transfers in a way that no priorities express"
-    return proved
+    return GridRun(finished=watch.met or outcome == cp_model.OPTIMAL, closed=proved)
 
 
 def _record_infeasible(tracker: Tracker[Placement], upper: int, scale: int) -> None:

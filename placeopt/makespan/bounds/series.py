@@ -1,0 +1,96 @@
+"""Series: parts of a graph of which each comes wholly before the next need their times one after the other.
+
+Proof. Let every op of a part P come before every op of the next part Q in the graph. In any schedule no op of Q starts before all
+of P has ended. So the parts run one after the other, and each, looked at alone, is a schedule of the problem that keeps its
+ops and the tensors between them: it needs at least what that problem needs. (Transfers between parts, contention and lives of
+tensors are left out, which shortens.) Hence the sum over the parts is a bound on the makespan; an op of a part starts no
+earlier than the sum over the parts before plus its head in its own part, and likewise for tails.
+
+Where the parts are: number the ops by how many ops come before each. If op number i, from 0, and all later ones have at least i ops
+before them, the first i are one side of a cut: an op with no other of the later ones before it has at least i of the first i before
+it, which are all of them, and every later op comes after such an op or is one.
+
+What it adds: a part is a smaller problem, which an exact search closes where the whole is too large for it; other bounds lose
+a little at every cut, where all devices wait for the last op of a part.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from placeopt.makespan.bounds.segment_graph import SegmentGraph, too_large
+from placeopt.model.problem import PlacementProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from placeopt.makespan.bounds.analysis import Analysis
+    from placeopt.makespan.bounds.communication import HeadsTails
+    from placeopt.makespan.bounds.relaxation import Relaxation
+
+FEWEST_OPS = 3
+"""Ops of a part that can need more than its longest path."""
+
+
+def series_parts(relaxation: Relaxation, end: float) -> list[NDArray[np.int64]]:
+    """Return the ops of each part, in the order of the parts; nothing if fewer than two parts have something to find.
+
+    Parameters
+    ----------
+    end : when to stop looking, in seconds of `time.perf_counter`.
+    """
+    if too_large(relaxation):
+        return []
+    above = SegmentGraph(relaxation, end).above
+    before = np.array([mask.bit_count() for mask in above], dtype=np.int64)
+    order = np.argsort(before, kind="stable").astype(np.int64)
+    places = np.arange(1, len(order))
+    cuts = places[before[order[1:]] >= places]
+    parts = [np.sort(part) for part in np.split(order, cuts)]
+    return parts if sum(len(part) >= FEWEST_OPS for part in parts) > 1 else []
+
+
+def part_problem(problem: PlacementProblem, ops: NDArray[np.int64]) -> PlacementProblem:
+    """Return the problem of some ops and the tensors between them, without contention and lives of tensors."""
+    number = np.full(problem.num_ops, -1, dtype=np.int64)
+    number[ops] = np.arange(len(ops))
+    inside = (number[problem.consumer] >= 0) & (number[problem.producer[problem.edge_tensor]] >= 0)
+    tensors, counts = np.unique(problem.edge_tensor[inside], return_counts=True)
+    return PlacementProblem(
+        name=f"part of {problem.name}",
+        compute=problem.compute[ops],
+        producer=number[problem.producer[tensors]],
+        consumer_ptr=np.concatenate([[0], np.cumsum(counts)]),
+        consumer=number[problem.consumer[inside]],
+        transfer=problem.transfer[tensors],
+        link_class=problem.link_class,
+        resident=problem.resident[ops],
+        capacity=problem.capacity,
+        colocation=problem.colocation[ops],
+        tick_seconds=problem.tick_seconds,
+    )
+
+
+def heads_in_series(
+    whole: Analysis, parts: Sequence[NDArray[np.int64]], inner: Sequence[Analysis], least: Sequence[int]
+) -> HeadsTails:
+    """Return the heads and tails of a problem raised by its parts.
+
+    Parameters
+    ----------
+    inner, least : what is known of the problem of each part, and the ticks that it needs at least.
+    """
+    relaxation = whole.relaxation
+    some = [int(np.flatnonzero(relaxation.class_of == c)[0]) for c in range(len(relaxation.class_size))]
+    head, tail = whole.heads.head.copy(), whole.heads.tail.copy()
+    before, after = 0, sum(least)
+    for ops, part, ticks in zip(parts, inner, least, strict=True):
+        after -= ticks
+        for found, own, beyond in zip((head, tail), part.device_heads_tails(part.heads), (before, after), strict=True):
+            found[ops] = np.maximum(found[ops], np.where(own[:, some] < 0, -1, own[:, some] + beyond))
+        before += ticks
+    return whole.heads._replace(head=head, tail=tail)
