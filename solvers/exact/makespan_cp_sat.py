@@ -9,24 +9,16 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
-
-from ortools.sat.python import cp_model
+from typing import TYPE_CHECKING
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.front import FrontSearch
 from placeopt.makespan.bounds.series import FEWEST_OPS, heads_in_series, part_problem, series_parts
-from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_grid
 from placeopt.model.budget import Budget
-from placeopt.model.interruptible import solve_interruptibly
-from placeopt.solvers.exact.cp_sat import CpSat, configure
-from placeopt.solvers.exact.makespan_model import MakespanModel
-from placeopt.solvers.exact.makespan_solution import add_hint, decode
-from placeopt.solvers.exact.tight_horizon import TightHorizon
-from placeopt.solvers.search.cp_sat_start import offer, warm_start
+from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
+from placeopt.solvers.search.cp_sat_start import warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
 from placeopt.solving.exchange import Follower
 from placeopt.solving.tracker import Tracker
@@ -34,6 +26,7 @@ from placeopt.solving.tracker import Tracker
 if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
+    from placeopt.solvers.exact.cp_sat import CpSat
 
 PROBE_SECONDS, PROBE_SHARES = 20.0, (0.06, 0.2)
 """Time for horizons at the lower bound, before and after the bound by fronts: seconds at most, and shares of the time left."""
@@ -63,6 +56,9 @@ the next one is."""
 SERIES_SECONDS, SERIES_SHARE = 12.0, 0.25
 """Time for the parts of a graph that come one after the other: seconds, and share of the time left, at most."""
 
+AGAIN_GAP, AGAIN = 1e-2, 2.0
+"""Relative gap beyond which parts in series and the natural grid are taken once more, and how much longer."""
+
 SEGMENT_SECONDS, SEGMENT_SHARE = 4.0, 0.1
 REST_SECONDS, REST_SHARE = 1.5, 0.03
 """Time for the bound by segments that could help at once, which most problems need little of, and for the rest: seconds, and share
@@ -70,19 +66,6 @@ of the time left, at most."""
 
 LADDER = ((2**12, 0.15), (2**16, 0.25))
 """Coarse grids to search first: (units in the horizon, share of the time left)."""
-
-
-class GridRun(NamedTuple):
-    """How a run on one grid ended.
-
-    Attributes
-    ----------
-    finished : whether no shorter schedule exists on the grid than what was found, or than the bound.
-    closed : whether CP-SAT has nothing left to do on the exact grid, or the problem has no solution.
-    """
-
-    finished: bool
-    closed: bool
 
 
 def search_makespan(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement]) -> None:
@@ -130,31 +113,40 @@ def _search_whole(
     for horizon, share in LADDER:
         if upper // unit > 8 * horizon and not tracker.stop():
             scale = -(-upper // horizon)
-            _solve_on_grid(settings, problem, tracker, analysis, scale, share)
+            solve_on_grid(settings, problem, tracker, analysis, scale, share)
             upper = upper if tracker.value is None else tracker.value
     scale = exact or -(-upper // COARSE_HORIZON)
     timed = math.isfinite(tracker.seconds_left) and tracker.budget.evaluations is None
     if settings.windows and timed and not tracker.stop():
         # what the whole model does not solve soon gains most from windows; the bound is pursued at the end
-        closed = _solve_on_grid(settings, problem, tracker, analysis, scale, FIRST_SHARE).closed
+        closed = solve_on_grid(settings, problem, tracker, analysis, scale, FIRST_SHARE).closed
         if tracker.solution is not None and not closed and not tracker.stop():
             WindowSearch(Lns(), problem, tracker, analysis.relaxation.allowed).run(share=WINDOW_SHARE)
         if closed:
             return
     if not tracker.stop():
-        closed = _solve_on_grid(settings, problem, tracker, analysis, scale, 1.0).closed
+        closed = solve_on_grid(settings, problem, tracker, analysis, scale, 1.0).closed
         if not closed and not tracker.stop() and math.isfinite(tracker.seconds_left):
             tracker.stop_reason = "time"  # CP-SAT stops a moment before the clock does
 
 
-def _raise_by_series(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis) -> None:
-    """Close the parts of the graph that come wholly one after the other, each on its own; raise heads and tails by them."""
+def _raise_by_series(
+    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, times: float = 1.0
+) -> None:
+    """Close the parts of the graph that come wholly one after the other, each on its own; raise heads and tails by them.
+
+    Parameters
+    ----------
+    times : how much longer than the first time.
+    """
     if not _wide_open(tracker) or tracker.budget.evaluations is not None:
         return
-    end = tracker.elapsed + min(SERIES_SECONDS, SERIES_SHARE * tracker.seconds_left)
+    end = tracker.elapsed + times * min(SERIES_SECONDS, SERIES_SHARE * tracker.seconds_left)
     parts = series_parts(analysis.relaxation, tracker.started + end)
-    inner = [Analysis(part_problem(problem, ops)) for ops in parts]
-    least = [max(map(part.run, COMBINATORIAL)) for part in inner]
+    inner = [Analysis(part_problem(problem, ops), seconds=(end - tracker.elapsed) / (4 * len(parts))) for ops in parts]
+    for part in inner:
+        part.run_all(COMBINATORIAL, optional=True)
+    least = [part.best()[0] for part in inner]
     left = sorted((i for i in range(len(parts)) if len(parts[i]) >= FEWEST_OPS), key=lambda i: -len(parts[i]))
     while left and tracker.elapsed < end and not tracker.stop():
         seconds, i = (end - tracker.elapsed) / len(left), left.pop()
@@ -190,13 +182,16 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
         _gain_by_fronts(fronts, tracker)
         _try_tight(settings, problem, tracker, analysis, unit)
     _try_shapes(settings, problem, tracker, analysis, unit)
+    if _wide_open(tracker, AGAIN_GAP):  # on a busy machine the first time was too short
+        _raise_by_series(settings, problem, tracker, analysis, AGAIN)
+        _climb_grids(settings, problem, tracker, analysis, unit, AGAIN)
     for turn, share in enumerate(CLOSING_SHARES):
         before = tracker.lower_bound
         if turn > 0:
             _gain_by_fronts(fronts, tracker)
         if not tracker.stop() and (turn == 0 or tracker.lower_bound > before):
             _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[min(turn, 1)])
-        if tracker.stop() or _solve_on_grid(settings, problem, tracker, analysis, unit, share).closed:
+        if tracker.stop() or solve_on_grid(settings, problem, tracker, analysis, unit, share).closed:
             return
 
 
@@ -205,36 +200,43 @@ def _try_tight(
 ) -> None:
     """Ask for a schedule as long as the bound, by restarts; where there is none, for one of the next bound."""
     end = tracker.elapsed + min(TIGHT_SECONDS, TIGHT_SHARE * tracker.seconds_left)
-    _lift(settings, problem, tracker, analysis, unit, end)
+    lift(settings, problem, tracker, analysis, unit, end)
 
 
 def _climb_grids(
-    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, unit: int
+    settings: CpSat,
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    analysis: Analysis,
+    unit: int,
+    times: float = 1.0,
 ) -> None:
     """Solve the whole problem on a coarse grid that suits it, contention left out, then on finer ones as long as that succeeds.
 
     Where most of the work is in ops whose times are small multiples of one another, as in sharded graphs, the coarse problem
     is solved within a second, and what rounding loses is small. Each grid starts from the incumbent that the last one led to.
+
+    Parameters
+    ----------
+    times : how much longer than the first time for the first grid.
     """
     if tracker.value is None or not _wide_open(tracker):
         return
     scale, contended = natural_grid(problem, tracker.value), problem.memory == "peak"
     timed, share = tracker.budget.evaluations is None, FIRST_GRID_SHARE
     if math.isfinite(tracker.seconds_left):
-        share = min(share, FIRST_GRID_SECONDS / max(1e-9, tracker.seconds_left))
+        share = min(share, times * FIRST_GRID_SECONDS / max(1e-9, tracker.seconds_left))
     while scale > unit and not tracker.stop():
         end = tracker.elapsed + share * tracker.seconds_left
-        met = timed and _lift(settings, problem, tracker, analysis, scale, end, contended=contended)
-        if not met and not _solve_on_grid(settings, problem, tracker, analysis, scale, share, contended=contended).finished:
+        met = timed and lift(settings, problem, tracker, analysis, scale, end, contended=contended)
+        if not met and not solve_on_grid(settings, problem, tracker, analysis, scale, share, contended=contended).finished:
             return
         scale, share = scale // FINER, GRID_SHARE
 
 
-def _wide_open(tracker: Tracker[Placement]) -> bool:
+def _wide_open(tracker: Tracker[Placement], gap: float = SHAPE_GAP) -> bool:
     """Whether there is time, and a gap that more than rounding leaves."""
-    return (
-        not tracker.stop() and tracker.value is not None and tracker.value - tracker.lower_bound > SHAPE_GAP * tracker.value
-    )
+    return not tracker.stop() and tracker.value is not None and tracker.value - tracker.lower_bound > gap * tracker.value
 
 
 def _try_shapes(
@@ -249,50 +251,7 @@ def _try_shapes(
     end = tracker.elapsed + min(SHAPE_SECONDS, SHAPE_SHARE * tracker.seconds_left)
     scale = tracker.lower_bound // SHAPE_GRID
     if scale > unit and _wide_open(tracker):
-        _lift(settings, problem, tracker, analysis, scale, end, contended=problem.memory == "peak")
-
-
-def _lift(
-    settings: CpSat,
-    problem: PlacementProblem,
-    tracker: Tracker[Placement],
-    analysis: Analysis,
-    scale: int,
-    end: float,
-    *,
-    contended: bool = True,
-) -> bool:
-    """Ask for a schedule as long as the bound, by restarts; where a grid has none, for one of the next bound until it has.
-
-    Parameters
-    ----------
-    end : of the asking, in seconds of the tracker.
-
-    Returns
-    -------
-    bool
-        Whether there is one on the grid of `scale` ticks.
-    """
-    while tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
-        horizon = tracker.lower_bound
-        built = MakespanModel(analysis, horizon, horizon, scale, contended=contended)
-        outcome = _restarts(settings, problem, tracker, built, end)
-        if outcome != cp_model.INFEASIBLE:
-            return outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-        _record_infeasible(tracker, horizon, scale)
-    return False
-
-
-def _restarts(
-    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], built: MakespanModel, end: float
-) -> int:
-    """Run a model by restarts until `end` (seconds of the tracker), offer what it finds and return CP-SAT's status."""
-    tight = TightHorizon(built, tracker.seed)
-    tight.run(settings.num_workers, lambda: tracker.elapsed > end or tracker.stop())
-    tracker.count(max(1, tight.conflicts))
-    if tight.placement is not None:
-        offer(problem, tracker, tight.placement)
-    return int(tight.outcome)
+        lift(settings, problem, tracker, analysis, scale, end, contended=problem.memory == "peak")
 
 
 def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis, *, everything: bool = True) -> bool:
@@ -347,78 +306,7 @@ def _probe(
         share = (
             (end - tracker.elapsed) / max(1e-9, tracker.seconds_left) if math.isfinite(end) else part
         )
-        _solve_on_grid(settings, problem, tracker, analysis, unit, min(1.0, share), horizon)
+        solve_on_grid(settings, problem, tracker, analysis, unit, min(1.0, share), horizon)
         if tracker.lower_bound <= horizon:
             return
         step = max(2 * step, bound // 500, 1)
-
-
-def _solve_on_grid(
-    settings: CpSat,
-    problem: PlacementProblem,
-    tracker: Tracker[Placement],
-    analysis: Analysis,
-    scale: int,
-    share: float,
-    horizon: int | None = None,
-    *,
-    contended: bool = True,
-) -> GridRun:
-    """Solve with one unit of model time per `scale` ticks, using at most `share` of the time left.
-
-    Parameters
-    ----------
-    horizon : ticks; excludes longer schedules, by default those that are longer than the incumbent.
-    contended : whether transfers wait for their channels.
-    """
-    exact = scale == common_unit(problem)
-    upper = horizon
-    if upper is None:
-        upper = max(1, analysis.relaxation.serial) if tracker.value is None else tracker.value
-    model = MakespanModel(analysis, tracker.lower_bound, upper, scale, contended=contended)
-    if tracker.solution is not None and horizon is None:
-        _, queue = best_queue(problem, tracker.solution)
-        add_hint(model, evaluate(problem, tracker.solution, queue).schedule)
-    solver = cp_model.CpSolver()
-    configure(solver, settings, tracker, share)
-    target = tracker.lower_bound // scale
-
-    class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
-        """Re-evaluate every solution and stop when the incumbent meets the bound or the target."""
-
-        met = False
-
-        def on_solution_callback(self) -> None:
-            offer(problem, tracker, decode(model, self.value))
-            self.met = not exact and round(self.objective_value) <= target
-            if tracker.stop() or self.met:
-                self.stop_search()
-
-    def on_bound(value: float) -> None:
-        # The callback reports a float; only what it proves for sure is kept until the exact value is known.
-        safe = math.floor(value * (1 - 1e-9)) - 1
-        tracker.raise_bound(safe * scale, "cp-sat")
-        if tracker.stop():
-            solver.stop_search()
-
-    solver.best_bound_callback = on_bound
-    with nullcontext() if tracker.exchange is None else tracker.exchange.ending(solver.stop_search):
-        outcome = solve_interruptibly(solver, model.model, watch := Watch())
-    tracker.count(max(1, int(solver.num_conflicts)))
-    if outcome == cp_model.INFEASIBLE:
-        _record_infeasible(tracker, upper, scale)
-        return GridRun(finished=True, closed=tracker.solution is None)
-    if outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        tracker.raise_bound(int(solver.response_proto.inner_objective_lower_bound) * scale, "cp-sat")
-    proved = bool(outcome == cp_model.OPTIMAL and exact)
-    if proved and tracker.value is not None and tracker.value > tracker.lower_bound:
-        tracker.message = "the optimal schedule orders transfers in a way that no priorities express"
-    return GridRun(finished=watch.met or outcome == cp_model.OPTIMAL, closed=proved)
-
-
-def _record_infeasible(tracker: Tracker[Placement], upper: int, scale: int) -> None:
-    """No schedule of at most `upper` ticks: the problem has none at all, or the bound is above that."""
-    if tracker.solution is None:
-        tracker.infeasible("no placement meets compatibility, colocation and the memory capacities together")
-    else:  # even the rounded-down problem has no schedule of upper // scale units
-        tracker.raise_bound((upper // scale + 1) * scale, "cp-sat")

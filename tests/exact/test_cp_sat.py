@@ -25,7 +25,7 @@ from placeopt.model.interruptible import solve_interruptibly
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat, configure
-from placeopt.solvers.exact.makespan_cp_sat import _record_infeasible
+from placeopt.solvers.exact.makespan_grid import record_infeasible
 from placeopt.solvers.exact.makespan_model import MakespanModel
 from placeopt.solvers.exact.makespan_solution import add_hint
 from placeopt.solving.tracker import Tracker
@@ -257,5 +257,5 @@ def test_a_bound_above_the_incumbent_is_kept():
     problem = PlacementProblem.from_edges([[5]], [])
     tracker = Tracker("cp-sat", problem, Budget(seconds=1))
     tracker.offer(5, Placement(np.zeros(1, dtype=np.int64)))
-    _record_infeasible(tracker, 7, 1)
+    record_infeasible(tracker, 7, 1)
     assert tracker.lower_bound == 8

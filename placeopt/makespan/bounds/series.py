@@ -91,6 +91,7 @@ def heads_in_series(
     for ops, part, ticks in zip(parts, inner, least, strict=True):
         after -= ticks
         for found, own, beyond in zip((head, tail), part.device_heads_tails(part.heads), (before, after), strict=True):
-            found[ops] = np.maximum(found[ops], np.where(own[:, some] < 0, -1, own[:, some] + beyond))
+            raised = np.where(own[:, some] < 0, -1, own[:, some] + beyond)
+            found[ops] = np.where(found[ops] < 0, -1, np.maximum(found[ops], raised))
         before += ticks
     return whole.heads._replace(head=head, tail=tail)

@@ -1,0 +1,148 @@
+"""Parts of a graph that come one after the other: where they are, and that what they need is never too much."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from exact_instances import brute_force, doppler
+from ortools.sat.python import cp_model
+from random_problems import random_problem
+
+import placeopt as po
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.bounds.series import heads_in_series, part_problem, series_parts
+from placeopt.model.budget import Budget
+from placeopt.model.problem import PlacementProblem
+from placeopt.solvers.exact.cp_sat import CpSat
+from placeopt.solvers.exact.makespan_cp_sat import _least_of_part
+from placeopt.solvers.exact.makespan_model import MakespanModel
+from placeopt.solving.tracker import Tracker
+
+
+def in_series(rng, sizes, num_devices):
+    """Return random parts, each of whose ops feeds those of the next, with ops numbered at random."""
+    n = sum(sizes)
+    part = np.repeat(np.arange(len(sizes)), sizes)
+    name = rng.permutation(n)
+    edges = []
+    for u in range(n):
+        for v in range(u + 1, n):
+            if part[v] == part[u] + 1 or (part[u] == part[v] and rng.random() < 0.3):
+                edges.append((int(name[u]), int(name[v]), int(rng.integers(0, 6))))
+    compute = rng.integers(1, 7, (n, num_devices))
+    if rng.random() < 0.5:
+        compute[:] = compute[:, :1]
+    elif rng.random() < 0.5:
+        compute[rng.integers(0, n), 0] = -1
+    return PlacementProblem.from_edges(compute, edges)
+
+
+def cuts_by_definition(problem):
+    """Return the sets of first ops all of which come before all others."""
+    n = problem.num_ops
+    before = [set() for _ in range(n)]
+    for v in problem.topological_order.tolist():
+        for t, w in zip(problem.edge_tensor.tolist(), problem.consumer.tolist(), strict=True):
+            if w == v:
+                before[v] |= {int(problem.producer[t])} | before[int(problem.producer[t])]
+    found = set()
+    for v in range(n):
+        first = frozenset(before[v])
+        if first and all(first <= before[w] for w in range(n) if w not in first):
+            found.add(first)
+    return found
+
+
+def test_parts_are_those_of_the_definition():
+    """Every cut of random graphs is found, and nothing else is cut."""
+    rng, several = np.random.default_rng(3), 0
+    for turn in range(120):
+        problem = in_series(rng, rng.integers(3, 6, 3).tolist(), 2) if turn % 2 else random_problem(rng, max_devices=3)
+        parts = series_parts(Analysis(problem).relaxation, np.inf)
+        if not parts:
+            continue
+        several += 1
+        assert sorted(np.concatenate(parts).tolist()) == list(range(problem.num_ops))
+        ends = np.cumsum([len(part) for part in parts])[:-1]
+        order = np.concatenate(parts).tolist()
+        assert {frozenset(order[:end]) for end in ends} == cuts_by_definition(problem)
+    assert several > 40
+
+
+def test_below_brute_force_and_heads_keep_the_optimum():
+    """With what its parts need, by brute force, a problem is not longer than it is, and its heads cut off no optimum."""
+    rng, seen, met = np.random.default_rng(8), 0, 0
+    while seen < 12:
+        problem = in_series(rng, [3, 3], 2)
+        analysis = Analysis(problem, seconds=3600.0)
+        parts = series_parts(analysis.relaxation, np.inf)
+        if not parts:
+            continue
+        seen, optimum = seen + 1, brute_force(problem)
+        inner = [Analysis(part_problem(problem, ops), seconds=3600.0) for ops in parts]
+        least = [brute_force(part.problem) for part in inner]
+        assert sum(least) <= optimum
+        met += sum(least) == optimum
+        before = analysis.heads
+        analysis.heads = heads_in_series(analysis, parts, inner, least)
+        assert ((analysis.heads.head < 0) == (before.head < 0)).all()
+        assert (analysis.heads.head >= before.head).all()
+        assert (analysis.heads.tail >= before.tail).all()
+        model = MakespanModel(analysis, 0, analysis.relaxation.serial)
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        assert solver.solve(model.model) == cp_model.OPTIMAL
+        assert solver.objective_value == optimum
+    assert met > 0
+
+
+def test_a_device_that_a_part_could_use_stays_closed():
+    """Two ops of one group do not fit on the small device; in a part one of them would, but its head stays -1."""
+    edges = [(u, v, 1) for u in (0, 1, 2) for v in (3, 4, 5)]
+    problem = PlacementProblem.from_edges(np.ones((6, 2), dtype=np.int64), edges).replace(
+        resident=np.array([1, 0, 0, 1, 0, 0]), capacity=np.array([5, 1]), colocation=np.array([0, -1, -1, 0, -1, -1])
+    )
+    analysis = Analysis(problem)
+    parts = series_parts(analysis.relaxation, np.inf)
+    inner = [Analysis(part_problem(problem, ops)) for ops in parts]
+    heads = heads_in_series(analysis, parts, inner, [2, 2])
+    assert (heads.head[0] < 0).any()
+    assert ((heads.head < 0) == (analysis.heads.head < 0)).all()
+
+
+@pytest.mark.slow
+def test_a_block_with_its_two_halves(data):
+    """Doppler's Llama block for eight devices is proved half by half; no bound on the whole comes near (1598445363200)."""
+    problem = doppler(data, "llama_block_8gpu", 8)
+    analysis = Analysis(problem)
+    parts = series_parts(analysis.relaxation, np.inf)
+    assert [len(part) for part in parts] == [252, 50]
+    whole = Tracker("cp-sat", problem, Budget(600.0))
+    problems = [part_problem(problem, ops) for ops in parts]
+    least = [_least_of_part(CpSat(num_workers=1, windows=False), whole, part, 60.0) for part in problems]
+    assert 1_658_000_000_000 <= sum(least) <= po.solve(problem, "annealing", seconds=5).objective
+
+
+def test_a_part_ends_with_the_whole(data):
+    """The search for a part returns soon after the whole one is interrupted."""
+    problem = doppler(data, "llama_layer", 4)
+    whole = Tracker("cp-sat", problem, Budget(600.0))
+    bounds = []
+    thread = threading.Thread(target=lambda: bounds.append(_least_of_part(CpSat(num_workers=1), whole, problem, 300.0)))
+    thread.start()
+    time.sleep(1.0)
+    whole.interrupt()
+    thread.join(60.0)
+    assert not thread.is_alive()
+    assert 0 < bounds[0] <= 1_157_245_512_960
+
+
+def test_nothing_to_cut():
+    """A chain has parts of one op each, where there is nothing to find."""
+    problem = PlacementProblem.from_edges(np.ones((5, 2), dtype=np.int64), [(u, u + 1, 1) for u in range(4)])
+    analysis = Analysis(problem)
+    assert max(analysis.run(name) for name in COMBINATORIAL) == 5
+    assert series_parts(analysis.relaxation, np.inf) == []

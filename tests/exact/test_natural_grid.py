@@ -1,0 +1,67 @@
+"""Grids that suit the times of a problem: which unit they have, and what a search on them proves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from exact_instances import doppler
+
+import placeopt as po
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.time_grid import FEWEST_UNITS, KEPT, MOST_UNITS, natural_grid
+from placeopt.model.budget import Budget
+from placeopt.model.problem import PlacementProblem
+from placeopt.solvers.exact.cp_sat import CpSat
+from placeopt.solvers.exact.makespan_cp_sat import _climb_grids
+from placeopt.solving.tracker import Tracker
+
+
+def ops_of(times):
+    """Return ops without edges."""
+    return PlacementProblem.from_edges(np.repeat(np.array(times)[:, None], 2, axis=1), [])
+
+
+def test_the_unit_of_small_multiples():
+    """Times of 3, 5 and 8 thousand ticks have the unit 1000; small ones beside them change nothing."""
+    assert natural_grid(ops_of([3000, 5000, 8000]), 20_000) == 1000
+    assert natural_grid(ops_of([3000, 5000, 8000, 10, 7, 12]), 20_000) == 1000
+
+
+def test_times_that_are_all_alike():
+    """One time only is its own unit, unless that is more than a fourth of the horizon."""
+    assert natural_grid(ops_of([700] * 9), 7000) == 700
+    assert natural_grid(ops_of([700] * 3), 1400) == 350
+
+
+def test_range_and_work_that_is_kept():
+    """Whatever the times, the unit is in its range and keeps nearly as much as the finest one."""
+    rng = np.random.default_rng(2)
+    for _ in range(50):
+        times = rng.integers(0, int(rng.choice([5, 300, 10**9])), int(rng.integers(1, 60)))
+        horizon = int(times.sum()) + 1
+        unit = natural_grid(ops_of(times), horizon)
+        finest = max(1, horizon // MOST_UNITS)
+        assert finest <= unit <= max(1, horizon // FEWEST_UNITS)
+        assert (times // unit).sum() * unit >= KEPT * (times // finest).sum() * finest - 1e-6
+
+
+def test_a_device_that_cannot_run_an_op_does_not_count():
+    """The fastest device that can run an op says its time."""
+    problem = PlacementProblem.from_edges([[-1, 3000], [5000, -1], [9000, 8000]], [])
+    assert natural_grid(problem, 20_000) == 1000
+
+
+@pytest.mark.slow
+def test_a_sharded_layer(data):
+    """On its own grid, and finer ones, Doppler's Llama layer is bounded far above all other bounds, and below a schedule."""
+    problem = doppler(data, "llama_layer", 4)
+    known = po.solve(problem, "annealing", seconds=5)
+    tracker = Tracker("cp-sat", problem, Budget(100.0))
+    tracker.offer(known.objective, known.solution)
+    analysis = Analysis(problem, seconds=10.0)
+    combinatorial = max(map(analysis.run, COMBINATORIAL))
+    tracker.raise_bound(combinatorial, "communication")
+    _climb_grids(CpSat(num_workers=2, windows=False), problem, tracker, analysis, 1, 20.0)
+    assert combinatorial < 980_000_000_000
+    assert 1_151_000_000_000 <= tracker.lower_bound <= 1_157_245_512_960
+    assert tracker.value <= known.objective
