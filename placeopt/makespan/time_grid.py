@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 COARSE_HORIZON = 2**40
 """Horizons (in units) beyond this are solved on a coarser grid only."""
 
-FEWEST_UNITS, MOST_UNITS = 4, 1024
+FEWEST_UNITS, MOST_UNITS = 4, 256
 """Units of a natural grid in the horizon."""
 
-KEPT = 0.99
-"""Share of the work that a natural grid keeps, of what the one that keeps most does."""
+KEPT, LEAST_KEPT = 0.99, 0.98
+"""Share of the work that a natural grid keeps, of what the one that keeps most does, and of all work."""
 
 LONGEST_TIMES = 40
 """Different times of ops, the longest, of which a natural grid's unit may be a part."""
@@ -36,17 +36,18 @@ def natural_grid(problem: PlacementProblem, horizon: int) -> int:
 
     Parameters
     ----------
-    horizon : ticks; the unit is a 1024th of it to a fourth.
+    horizon : ticks; the unit is a 256th of it to a fourth.
 
     Returns
     -------
     int
-        Ticks, a whole part of some op's time.
+        Ticks, a whole part of some op's time; 0 where every grid loses more.
     """
     times = np.where(problem.compute >= 0, problem.compute, np.iinfo(np.int64).max).min(axis=1)
     shortest, longest = max(1, horizon // MOST_UNITS), max(1, horizon // FEWEST_UNITS)
-    units = {shortest}
+    units: set[int] = set()
     for ticks in np.unique(times[times >= shortest])[-LONGEST_TIMES:].tolist():
         units.update(ticks // parts for parts in range(-(-ticks // longest), ticks // shortest + 1))
     kept = {unit: int((times // unit).sum()) * unit for unit in units}
-    return max(unit for unit in units if kept[unit] >= KEPT * max(kept.values()))
+    least = max(KEPT * max(kept.values(), default=0), LEAST_KEPT * int(times.sum()), 1)
+    return max((unit for unit in units if kept[unit] >= least), default=0)

@@ -41,7 +41,7 @@ FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 CLOSING_SHARES = (0.15, 0.3, 0.5, 1.0)
 """Shares of the time left for runs of the whole model where searches work beside it."""
 
-TIGHT_SECONDS, TIGHT_SHARE, CLOSE_GAP = 3.0, 0.25, 5e-3
+TIGHT_SECONDS, TIGHT_SHARE, CLOSE_GAP = 6.0, 0.4, 5e-3
 """Time for restarts on the horizon of the bound where searches work beside it: seconds at most, and share of the time left; and
 the relative gap below which that horizon comes before more fronts."""
 
@@ -169,11 +169,13 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
     """Close the gap from both ends while searches work beside it: each run starts from what they have by then."""
     unit = common_unit(problem)
     _raise_by_segments(tracker, analysis, everything=False)
-    _try_tight(settings, problem, tracker, analysis, unit)
+    apart = _comes_apart(problem, tracker, analysis)
+    _try_tight(settings, problem, tracker, analysis, unit, 0.5 if apart else 1.0)
     _raise_by_segments(tracker, analysis)
-    _raise_by_series(settings, problem, tracker, analysis)
-    _climb_grids(settings, problem, tracker, analysis, unit)
-    _try_tight(settings, problem, tracker, analysis, unit)
+    if apart:
+        _raise_by_series(settings, problem, tracker, analysis)
+        _climb_grids(settings, problem, tracker, analysis, unit)
+        _try_tight(settings, problem, tracker, analysis, unit, 0.5)
     fronts = FrontSearch(analysis.evidence(tracker.lower_bound), settings.num_workers)
     if _raise_by_fronts(fronts, tracker, FIRST_FRONT_SHARE):
         if tracker.value is not None and tracker.value - tracker.lower_bound < CLOSE_GAP * tracker.value:
@@ -182,7 +184,7 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
         _gain_by_fronts(fronts, tracker)
         _try_tight(settings, problem, tracker, analysis, unit)
     _try_shapes(settings, problem, tracker, analysis, unit)
-    if _wide_open(tracker, AGAIN_GAP):  # on a busy machine the first time was too short
+    if apart and _wide_open(tracker, AGAIN_GAP):  # on a busy machine the first time was too short
         _raise_by_series(settings, problem, tracker, analysis, AGAIN)
         _climb_grids(settings, problem, tracker, analysis, unit, AGAIN)
     for turn, share in enumerate(CLOSING_SHARES):
@@ -195,11 +197,28 @@ def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placemen
             return
 
 
+def _comes_apart(problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis) -> bool:
+    """Whether a wide gap could be closed on a natural grid, or part by part."""
+    if tracker.value is None or not _wide_open(tracker):
+        return False
+    return natural_grid(problem, tracker.value) > 0 or len(series_parts(analysis.relaxation, time.perf_counter() + 1.0)) > 0
+
+
 def _try_tight(
-    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, unit: int
+    settings: CpSat,
+    problem: PlacementProblem,
+    tracker: Tracker[Placement],
+    analysis: Analysis,
+    unit: int,
+    times: float = 1.0,
 ) -> None:
-    """Ask for a schedule as long as the bound, by restarts; where there is none, for one of the next bound."""
-    end = tracker.elapsed + min(TIGHT_SECONDS, TIGHT_SHARE * tracker.seconds_left)
+    """Ask for a schedule as long as the bound, by restarts; where there is none, for one of the next bound.
+
+    Parameters
+    ----------
+    times : how much of the usual time.
+    """
+    end = tracker.elapsed + times * min(TIGHT_SECONDS, TIGHT_SHARE * tracker.seconds_left)
     lift(settings, problem, tracker, analysis, unit, end)
 
 

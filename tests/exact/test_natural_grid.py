@@ -8,7 +8,7 @@ from exact_instances import doppler
 
 import placeopt as po
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.makespan.time_grid import FEWEST_UNITS, KEPT, MOST_UNITS, natural_grid
+from placeopt.makespan.time_grid import FEWEST_UNITS, LEAST_KEPT, MOST_UNITS, natural_grid
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat
@@ -34,15 +34,30 @@ def test_times_that_are_all_alike():
 
 
 def test_range_and_work_that_is_kept():
-    """Whatever the times, the unit is in its range and keeps nearly as much as the finest one."""
-    rng = np.random.default_rng(2)
-    for _ in range(50):
+    """Whatever the times, a unit is in its range and keeps nearly all; where there is none, no part of a time would do."""
+    rng, found, none = np.random.default_rng(2), 0, 0
+    for _ in range(80):
         times = rng.integers(0, int(rng.choice([5, 300, 10**9])), int(rng.integers(1, 60)))
         horizon = int(times.sum()) + 1
         unit = natural_grid(ops_of(times), horizon)
-        finest = max(1, horizon // MOST_UNITS)
-        assert finest <= unit <= max(1, horizon // FEWEST_UNITS)
-        assert (times // unit).sum() * unit >= KEPT * (times // finest).sum() * finest - 1e-6
+        shortest, longest = max(1, horizon // MOST_UNITS), max(1, horizon // FEWEST_UNITS)
+        if unit == 0:
+            none += 1
+            parts = {int(t) // k for t in times for k in range(1, MOST_UNITS + 1)}
+            tried = [part for part in parts if shortest <= part <= longest]
+            assert all((times // part).sum() * part < LEAST_KEPT * times.sum() for part in tried)
+            continue
+        found += 1
+        assert shortest <= unit <= longest
+        assert (times // unit).sum() * unit >= LEAST_KEPT * times.sum()
+    assert found > 10
+    assert none > 10
+
+
+def test_work_without_a_unit():
+    """Times that have nothing in common have no grid."""
+    assert natural_grid(ops_of(np.arange(211, 400, 7)), 68_000) == 0
+    assert natural_grid(ops_of([0, 0]), 1) == 0
 
 
 def test_a_device_that_cannot_run_an_op_does_not_count():
