@@ -5,9 +5,9 @@
     python results/exact/sixty.py before --tree EARLIER    # its `solve` and its `bound`, one after the other
 
 Instances are those of results/exact, results/benchmark and results/scaling, without the 139 published optima (all proved,
-stage `optima` of study.py). A row that is there is skipped (`--again` measures it anew), `--only TEXT` takes the rows whose
-name holds TEXT, `--for` starts no further row after so many seconds. `before` skips what `after` ended within 0.01 % of its
-bound. Both write sixty.csv.
+stage `optima` of study.py), and Llama graphs: Doppler's, and sharded for eight devices. A row that is there is skipped (`--again`
+measures it anew), `--only TEXT` takes the rows whose name holds TEXT, `--for` starts no further row after so many seconds.
+`before` skips what `after` ended within 0.01 % of its bound. Both write sixty.csv.
 """
 
 from __future__ import annotations

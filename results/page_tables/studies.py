@@ -50,6 +50,13 @@ def exact(source: Source) -> list[str]:
         *([f"generated Llama layer, {size} devices (own, Doppler's costs), 60 s", "-", "-",
            listed([gap[f"llama-layer, {size} devices, {costs} costs"] for costs in ("own", "doppler")], percent), "`sixty.py`"]
           for size in (4, 8)),
+        *([f"generated Llama {part} in 8 shards, 8 devices (own, Doppler's costs), 60 s", "-", "-",
+           listed([gap[f"llama-{part} in 8 shards, 8 devices, {costs} costs"] for costs in ("own", "doppler")], percent),
+           "`sixty.py`"]
+          for part in ("block", "layer")),
+        ["Doppler's Llama layer on 4 and 8 devices, its block for 8, 60 s", "-", "-",
+         listed([gap[f"{name} devices, none"] for name in ("llama_layer, 4", "llama_layer, 8", "llama_block_8gpu, 8")], percent),
+         "`sixty.py`"],
         ["random layered graphs, 60 ops, 4 devices, 60 s, five seeds", "-", "-",
          listed([gap[f"layered-60-{seed}, 4 devices"] for seed in range(5)], percent), "`sixty.py`"],
         ["best pipelines of ideals, ten graphs", "the authors' C++, run here (Inception-V3: a lean one of ours)",
