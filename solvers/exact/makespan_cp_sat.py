@@ -242,7 +242,8 @@ def _climb_grids(
     if tracker.value is None or not _wide_open(tracker):
         return
     scale, contended = natural_grid(problem, tracker.value), problem.memory == "peak"
-    timed, share = tracker.budget.evaluations is None, FIRST_GRID_SHARE
+    timed = tracker.budget.evaluations is None and math.isfinite(tracker.seconds_left)
+    share = FIRST_GRID_SHARE
     if math.isfinite(tracker.seconds_left):
         share = min(share, times * FIRST_GRID_SECONDS / max(1e-9, tracker.seconds_left))
     while scale > unit and not tracker.stop():
