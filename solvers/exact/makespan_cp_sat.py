@@ -24,6 +24,9 @@ from placeopt.solving.exchange import Follower
 from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.cp_sat import CpSat
@@ -53,8 +56,8 @@ FIRST_GRID_SECONDS, FIRST_GRID_SHARE, GRID_SHARE, FINER = 1.5, 0.2, 0.1, 4
 """Time for a grid, twice: for the first one seconds at most, and share of the time left; for others that share; and how much finer
 the next one is."""
 
-SERIES_SECONDS, SERIES_SHARE = 12.0, 0.25
-"""Time for the parts of a graph that come one after the other: seconds, and share of the time left, at most."""
+SERIES_SECONDS, SERIES_SHARE, PARTS_SECONDS = 12.0, 0.25, 1.0
+"""Time for the parts of a graph that come one after the other: seconds, and share of the time left, at most; and to find them."""
 
 AGAIN_GAP, AGAIN = 1e-2, 2.0
 """Relative gap beyond which parts in series and the natural grid are taken once more, and how much longer."""
@@ -78,12 +81,10 @@ def search_makespan(settings: CpSat, problem: PlacementProblem, tracker: Tracker
             return
         tracker.raise_bound(analysis.run(name), name)
     if not tracker.stop():
-        _search_whole(settings, problem, tracker, analysis)
+        _search_whole(settings, tracker, analysis)
 
 
-def _search_whole(
-    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis
-) -> None:
+def _search_whole(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
     """Run CP-SAT on the whole problem until the tracker's budget ends.
 
     First the horizon is set to the lower bound itself: the start-time domains are then so tight that
@@ -91,47 +92,52 @@ def _search_whole(
     long horizons are searched on coarse grids: with few distinct times the shape of a good schedule is
     found many times faster, and the next finer grid starts from it.
     """
-    unit, serial = common_unit(problem), max(1, analysis.relaxation.serial)
+    unit, serial = common_unit(analysis.problem), max(1, analysis.relaxation.serial)
     exact = unit if serial // unit <= COARSE_HORIZON else 0
     if exact and not settings.windows:
-        _close(settings, problem, tracker, analysis)
+        _close(settings, tracker, analysis)
         return
     if exact and tracker.value is not None:
         raised = _raise_by_segments(tracker, analysis, everything=False)
-        _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[0])
+        _probe(settings, tracker, analysis, unit, PROBE_SHARES[0])
         # where segments help, fronts add little: that time is worth more to the search
         if not _raise_by_segments(tracker, analysis) and not raised and tracker.budget.evaluations is None and not tracker.stop():
             before = tracker.lower_bound
             fronts = FrontSearch(analysis.evidence(before), settings.num_workers)
             _raise_by_fronts(fronts, tracker, FRONT_SHARE)
             if tracker.lower_bound > before:
-                _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[1])
-        _raise_by_series(settings, problem, tracker, analysis)
-        _climb_grids(settings, problem, tracker, analysis, unit)
-        _try_shapes(settings, problem, tracker, analysis, unit)
+                _probe(settings, tracker, analysis, unit, PROBE_SHARES[1])
+        _raise_by_series(settings, tracker, analysis, _parts(tracker, analysis))
+        _climb_grids(settings, tracker, analysis, unit)
+        _try_shapes(settings, tracker, analysis, unit)
     upper = serial if tracker.value is None else tracker.value
     for horizon, share in LADDER:
         if upper // unit > 8 * horizon and not tracker.stop():
             scale = -(-upper // horizon)
-            solve_on_grid(settings, problem, tracker, analysis, scale, share)
+            solve_on_grid(settings, tracker, analysis, scale, share)
             upper = upper if tracker.value is None else tracker.value
     scale = exact or -(-upper // COARSE_HORIZON)
     timed = math.isfinite(tracker.seconds_left) and tracker.budget.evaluations is None
     if settings.windows and timed and not tracker.stop():
         # what the whole model does not solve soon gains most from windows; the bound is pursued at the end
-        closed = solve_on_grid(settings, problem, tracker, analysis, scale, FIRST_SHARE).closed
+        closed = solve_on_grid(settings, tracker, analysis, scale, FIRST_SHARE).closed
         if tracker.solution is not None and not closed and not tracker.stop():
-            WindowSearch(Lns(), problem, tracker, analysis.relaxation.allowed).run(share=WINDOW_SHARE)
+            WindowSearch(Lns(), analysis.problem, tracker, analysis.relaxation.allowed).run(share=WINDOW_SHARE)
         if closed:
             return
     if not tracker.stop():
-        closed = solve_on_grid(settings, problem, tracker, analysis, scale, 1.0).closed
+        closed = solve_on_grid(settings, tracker, analysis, scale, 1.0).closed
         if not closed and not tracker.stop() and math.isfinite(tracker.seconds_left):
             tracker.stop_reason = "time"  # CP-SAT stops a moment before the clock does
 
 
+def _parts(tracker: Tracker[Placement], analysis: Analysis) -> list[NDArray[np.int64]]:
+    """Return the parts in series of a graph whose gap is wide."""
+    return series_parts(analysis.relaxation, time.perf_counter() + PARTS_SECONDS) if _wide_open(tracker) else []
+
+
 def _raise_by_series(
-    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, times: float = 1.0
+    settings: CpSat, tracker: Tracker[Placement], analysis: Analysis, parts: list[NDArray[np.int64]], times: float = 1.0
 ) -> None:
     """Close the parts of the graph that come wholly one after the other, each on its own; raise heads and tails by them.
 
@@ -139,11 +145,10 @@ def _raise_by_series(
     ----------
     times : how much longer than the first time.
     """
-    if not _wide_open(tracker) or tracker.budget.evaluations is not None:
+    if not parts or not _wide_open(tracker) or tracker.budget.evaluations is not None:
         return
     end = tracker.elapsed + times * min(SERIES_SECONDS, SERIES_SHARE * tracker.seconds_left)
-    parts = series_parts(analysis.relaxation, tracker.started + end)
-    inner = [Analysis(part_problem(problem, ops), seconds=(end - tracker.elapsed) / (4 * len(parts))) for ops in parts]
+    inner = [Analysis(part_problem(analysis.problem, ops), seconds=(end - tracker.elapsed) / (4 * len(parts))) for ops in parts]
     for part in inner:
         part.run_all(COMBINATORIAL, optional=True)
     least = [part.best()[0] for part in inner]
@@ -151,9 +156,8 @@ def _raise_by_series(
     while left and tracker.elapsed < end and not tracker.stop():
         seconds, i = (end - tracker.elapsed) / len(left), left.pop()
         least[i] = max(least[i], _least_of_part(settings, tracker, inner[i].problem, seconds))
-    if parts:
-        analysis.heads = heads_in_series(analysis, parts, inner, least)
-        tracker.raise_bound(sum(least), "series")
+    analysis.heads = heads_in_series(analysis, parts, inner, least)
+    tracker.raise_bound(sum(least), "series")
 
 
 def _least_of_part(settings: CpSat, tracker: Tracker[Placement], part: PlacementProblem, seconds: float) -> int:
@@ -165,53 +169,40 @@ def _least_of_part(settings: CpSat, tracker: Tracker[Placement], part: Placement
     return own.lower_bound
 
 
-def _close(settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis) -> None:
+def _close(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
     """Close the gap from both ends while searches work beside it: each run starts from what they have by then."""
-    unit = common_unit(problem)
+    unit = common_unit(analysis.problem)
     _raise_by_segments(tracker, analysis, everything=False)
-    apart = _comes_apart(problem, tracker, analysis)
-    _try_tight(settings, problem, tracker, analysis, unit, 0.5 if apart else 1.0)
+    parts = _parts(tracker, analysis)
+    apart = len(parts) > 0 or _grid(tracker, analysis) > 0
+    _try_tight(settings, tracker, analysis, unit, 0.5 if apart else 1.0)
     _raise_by_segments(tracker, analysis)
     if apart:
-        _raise_by_series(settings, problem, tracker, analysis)
-        _climb_grids(settings, problem, tracker, analysis, unit)
-        _try_tight(settings, problem, tracker, analysis, unit, 0.5)
+        _raise_by_series(settings, tracker, analysis, parts)
+        _climb_grids(settings, tracker, analysis, unit)
+        _try_tight(settings, tracker, analysis, unit, 0.5)
     fronts = FrontSearch(analysis.evidence(tracker.lower_bound), settings.num_workers)
     if _raise_by_fronts(fronts, tracker, FIRST_FRONT_SHARE):
         if tracker.value is not None and tracker.value - tracker.lower_bound < CLOSE_GAP * tracker.value:
-            _try_tight(settings, problem, tracker, analysis, unit)
+            _try_tight(settings, tracker, analysis, unit)
         _raise_by_fronts(fronts, tracker, NEXT_FRONT_SHARE)
         _gain_by_fronts(fronts, tracker)
-        _try_tight(settings, problem, tracker, analysis, unit)
-    _try_shapes(settings, problem, tracker, analysis, unit)
+        _try_tight(settings, tracker, analysis, unit)
+    _try_shapes(settings, tracker, analysis, unit)
     if apart and _wide_open(tracker, AGAIN_GAP):  # on a busy machine the first time was too short
-        _raise_by_series(settings, problem, tracker, analysis, AGAIN)
-        _climb_grids(settings, problem, tracker, analysis, unit, AGAIN)
+        _raise_by_series(settings, tracker, analysis, parts, AGAIN)
+        _climb_grids(settings, tracker, analysis, unit, AGAIN)
     for turn, share in enumerate(CLOSING_SHARES):
         before = tracker.lower_bound
         if turn > 0:
             _gain_by_fronts(fronts, tracker)
         if not tracker.stop() and (turn == 0 or tracker.lower_bound > before):
-            _probe(settings, problem, tracker, analysis, unit, PROBE_SHARES[min(turn, 1)])
-        if tracker.stop() or solve_on_grid(settings, problem, tracker, analysis, unit, share).closed:
+            _probe(settings, tracker, analysis, unit, PROBE_SHARES[min(turn, 1)])
+        if tracker.stop() or solve_on_grid(settings, tracker, analysis, unit, share).closed:
             return
 
 
-def _comes_apart(problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis) -> bool:
-    """Whether a wide gap could be closed on a natural grid, or part by part."""
-    if tracker.value is None or not _wide_open(tracker):
-        return False
-    return natural_grid(problem, tracker.value) > 0 or len(series_parts(analysis.relaxation, time.perf_counter() + 1.0)) > 0
-
-
-def _try_tight(
-    settings: CpSat,
-    problem: PlacementProblem,
-    tracker: Tracker[Placement],
-    analysis: Analysis,
-    unit: int,
-    times: float = 1.0,
-) -> None:
+def _try_tight(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis, unit: int, times: float = 1.0) -> None:
     """Ask for a schedule as long as the bound, by restarts; where there is none, for one of the next bound.
 
     Parameters
@@ -219,17 +210,15 @@ def _try_tight(
     times : how much of the usual time.
     """
     end = tracker.elapsed + times * min(TIGHT_SECONDS, TIGHT_SHARE * tracker.seconds_left)
-    lift(settings, problem, tracker, analysis, unit, end)
+    lift(settings, tracker, analysis, unit, end)
 
 
-def _climb_grids(
-    settings: CpSat,
-    problem: PlacementProblem,
-    tracker: Tracker[Placement],
-    analysis: Analysis,
-    unit: int,
-    times: float = 1.0,
-) -> None:
+def _grid(tracker: Tracker[Placement], analysis: Analysis) -> int:
+    """Return the natural grid of a problem whose gap is wide, 0 without one."""
+    return natural_grid(analysis.problem, tracker.value) if tracker.value is not None and _wide_open(tracker) else 0
+
+
+def _climb_grids(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis, unit: int, times: float = 1.0) -> None:
     """Solve the whole problem on a coarse grid that suits it, contention left out, then on finer ones as long as that succeeds.
 
     Where most of the work is in ops whose times are small multiples of one another, as in sharded graphs, the coarse problem
@@ -239,17 +228,15 @@ def _climb_grids(
     ----------
     times : how much longer than the first time for the first grid.
     """
-    if tracker.value is None or not _wide_open(tracker):
-        return
-    scale, contended = natural_grid(problem, tracker.value), problem.memory == "peak"
+    scale, contended = _grid(tracker, analysis), analysis.problem.memory == "peak"
     timed = tracker.budget.evaluations is None and math.isfinite(tracker.seconds_left)
     share = FIRST_GRID_SHARE
     if math.isfinite(tracker.seconds_left):
         share = min(share, times * FIRST_GRID_SECONDS / max(1e-9, tracker.seconds_left))
     while scale > unit and not tracker.stop():
         end = tracker.elapsed + share * tracker.seconds_left
-        met = timed and lift(settings, problem, tracker, analysis, scale, end, contended=contended)
-        if not met and not solve_on_grid(settings, problem, tracker, analysis, scale, share, contended=contended).finished:
+        met = timed and lift(settings, tracker, analysis, scale, end, contended=contended)
+        if not met and not solve_on_grid(settings, tracker, analysis, scale, share, contended=contended).finished:
             return
         scale, share = scale // FINER, GRID_SHARE
 
@@ -259,9 +246,7 @@ def _wide_open(tracker: Tracker[Placement], gap: float = SHAPE_GAP) -> bool:
     return not tracker.stop() and tracker.value is not None and tracker.value - tracker.lower_bound > gap * tracker.value
 
 
-def _try_shapes(
-    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], analysis: Analysis, unit: int
-) -> None:
+def _try_shapes(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis, unit: int) -> None:
     """Ask for a schedule as long as the bound on a coarse grid, contention left out.
 
     Few distinct times and no transfers to order: which ops share a device is decided quickly, and often that is all there
@@ -271,7 +256,7 @@ def _try_shapes(
     end = tracker.elapsed + min(SHAPE_SECONDS, SHAPE_SHARE * tracker.seconds_left)
     scale = tracker.lower_bound // SHAPE_GRID
     if scale > unit and _wide_open(tracker):
-        lift(settings, problem, tracker, analysis, scale, end, contended=problem.memory == "peak")
+        lift(settings, tracker, analysis, scale, end, contended=analysis.problem.memory == "peak")
 
 
 def _raise_by_segments(tracker: Tracker[Placement], analysis: Analysis, *, everything: bool = True) -> bool:
@@ -311,7 +296,6 @@ def _gain_by_fronts(fronts: FrontSearch, tracker: Tracker[Placement]) -> None:
 
 def _probe(
     settings: CpSat,
-    problem: PlacementProblem,
     tracker: Tracker[Placement],
     analysis: Analysis,
     unit: int,
@@ -326,7 +310,7 @@ def _probe(
         share = (
             (end - tracker.elapsed) / max(1e-9, tracker.seconds_left) if math.isfinite(end) else part
         )
-        solve_on_grid(settings, problem, tracker, analysis, unit, min(1.0, share), horizon)
+        solve_on_grid(settings, tracker, analysis, unit, min(1.0, share), horizon)
         if tracker.lower_bound <= horizon:
             return
         step = max(2 * step, bound // 500, 1)

@@ -20,7 +20,6 @@ from placeopt.solvers.search.cp_sat_start import offer
 if TYPE_CHECKING:
     from placeopt.makespan.bounds.analysis import Analysis
     from placeopt.model.placement import Placement
-    from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.cp_sat import CpSat
     from placeopt.solving.tracker import Tracker
 
@@ -40,7 +39,6 @@ class GridRun(NamedTuple):
 
 def lift(
     settings: CpSat,
-    problem: PlacementProblem,
     tracker: Tracker[Placement],
     analysis: Analysis,
     scale: int,
@@ -62,28 +60,25 @@ def lift(
     while tracker.value is not None and not tracker.stop() and tracker.elapsed < end:
         horizon = tracker.lower_bound
         built = MakespanModel(analysis, horizon, horizon, scale, contended=contended)
-        outcome = _restarts(settings, problem, tracker, built, end)
+        outcome = _restarts(settings, tracker, built, end)
         if outcome != cp_model.INFEASIBLE:
             return outcome in (cp_model.OPTIMAL, cp_model.FEASIBLE)
         record_infeasible(tracker, horizon, scale)
     return False
 
 
-def _restarts(
-    settings: CpSat, problem: PlacementProblem, tracker: Tracker[Placement], built: MakespanModel, end: float
-) -> int:
+def _restarts(settings: CpSat, tracker: Tracker[Placement], built: MakespanModel, end: float) -> int:
     """Run a model by restarts until `end` (seconds of the tracker), offer what it finds and return CP-SAT's status."""
     tight = TightHorizon(built, tracker.seed)
     tight.run(settings.num_workers, lambda: tracker.elapsed > end or tracker.stop())
     tracker.count(max(1, tight.conflicts))
     if tight.placement is not None:
-        offer(problem, tracker, tight.placement)
+        offer(built.problem, tracker, tight.placement)
     return int(tight.outcome)
 
 
 def solve_on_grid(
     settings: CpSat,
-    problem: PlacementProblem,
     tracker: Tracker[Placement],
     analysis: Analysis,
     scale: int,
@@ -99,7 +94,7 @@ def solve_on_grid(
     horizon : ticks; excludes longer schedules, by default those that are longer than the incumbent.
     contended : whether transfers wait for their channels.
     """
-    exact = scale == common_unit(problem)
+    exact = scale == common_unit(analysis.problem)
     upper = horizon
     if upper is None:
         upper = max(1, analysis.relaxation.serial) if tracker.value is None else tracker.value
@@ -116,7 +111,7 @@ def solve_on_grid(
         met = False
 
         def on_solution_callback(self) -> None:
-            offer(problem, tracker, decode(model, self.value))
+            offer(analysis.problem, tracker, decode(model, self.value))
             self.met = not exact and round(self.objective_value) <= target
             if tracker.stop() or self.met:
                 self.stop_search()
