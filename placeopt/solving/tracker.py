@@ -10,6 +10,7 @@ import numpy as np
 
 from placeopt.model.result import Result, SolutionT, TracePoint
 from placeopt.solving.deadline import reserve
+from placeopt.solving.exchange import Follower
 from placeopt.solving.solver import OnProgress, Progress
 
 if TYPE_CHECKING:
@@ -155,6 +156,12 @@ class Tracker(Generic[SolutionT]):
         for part in list(self.parts):
             part.interrupt()
         self.stop_reason, self.stopped = "interrupted", True
+
+    def beside(self, problem: Any, budget: Budget) -> Tracker[SolutionT]:
+        """Return a tracker for the search of another problem, a part of this one, say: it ends with this search."""
+        own: Tracker[SolutionT] = Tracker(self.solver, problem, budget, seed=self.seed)
+        own.exchange = Follower(self)
+        return own
 
     @contextmanager
     def within(self, whole: Tracker[Any] | None) -> Iterator[None]:

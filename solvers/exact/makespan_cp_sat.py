@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
 from placeopt.makespan.bounds.front import FrontSearch
-from placeopt.makespan.bounds.series import FEWEST_OPS, heads_in_series, part_problem, series_parts
+from placeopt.makespan.bounds.series import series_parts
 from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_grid
-from placeopt.model.budget import Budget
+from placeopt.solvers.exact.makespan_coarse import solve_coarse
 from placeopt.solvers.exact.makespan_grid import lift, solve_on_grid
+from placeopt.solvers.exact.makespan_series import close_parts
 from placeopt.solvers.search.cp_sat_start import warm_start
 from placeopt.solvers.search.lns import Lns, WindowSearch
-from placeopt.solving.exchange import Follower
-from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from placeopt.model.placement import Placement
     from placeopt.model.problem import PlacementProblem
     from placeopt.solvers.exact.cp_sat import CpSat
+    from placeopt.solving.tracker import Tracker
 
 PROBE_SECONDS, PROBE_SHARES = 20.0, (0.06, 0.2)
 """Time for horizons at the lower bound, before and after the bound by fronts: seconds at most, and shares of the time left."""
@@ -52,7 +52,7 @@ SHAPE_GRID, SHAPE_SECONDS, SHAPE_SHARE, SHAPE_GAP = 2**12, 6.0, 0.2, 2e-3
 """Coarse grid on which a schedule as long as the bound is looked for, contention left out: units in the horizon; the time for
 it: seconds at most, and share of the time left; and the relative gap from which it is."""
 
-FIRST_GRID_SECONDS, FIRST_GRID_SHARE, GRID_SHARE, FINER = 1.5, 0.2, 0.1, 4
+FIRST_GRID_SECONDS, FIRST_GRID_SHARE, GRID_SHARE, FINER = 3.0, 0.3, 0.25, 4
 """Time for a grid, twice: for the first one seconds at most, and share of the time left; for others that share; and how much finer
 the next one is."""
 
@@ -139,34 +139,15 @@ def _parts(tracker: Tracker[Placement], analysis: Analysis) -> list[NDArray[np.i
 def _raise_by_series(
     settings: CpSat, tracker: Tracker[Placement], analysis: Analysis, parts: list[NDArray[np.int64]], times: float = 1.0
 ) -> None:
-    """Close the parts of the graph that come wholly one after the other, each on its own; raise heads and tails by them.
+    """Close the parts of the graph that come wholly one after the other, each on its own.
 
     Parameters
     ----------
     times : how much longer than the first time.
     """
-    if not parts or not _wide_open(tracker) or tracker.budget.evaluations is not None:
-        return
-    end = tracker.elapsed + times * min(SERIES_SECONDS, SERIES_SHARE * tracker.seconds_left)
-    inner = [Analysis(part_problem(analysis.problem, ops), seconds=(end - tracker.elapsed) / (4 * len(parts))) for ops in parts]
-    for part in inner:
-        part.run_all(COMBINATORIAL, optional=True)
-    least = [part.best()[0] for part in inner]
-    left = sorted((i for i in range(len(parts)) if len(parts[i]) >= FEWEST_OPS), key=lambda i: -len(parts[i]))
-    while left and tracker.elapsed < end and not tracker.stop():
-        seconds, i = (end - tracker.elapsed) / len(left), left.pop()
-        least[i] = max(least[i], _least_of_part(settings, tracker, inner[i].problem, seconds))
-    analysis.heads = heads_in_series(analysis, parts, inner, least)
-    tracker.raise_bound(sum(least), "series")
-
-
-def _least_of_part(settings: CpSat, tracker: Tracker[Placement], part: PlacementProblem, seconds: float) -> int:
-    """Return a bound on the problem of a part, as good as a search beside `tracker` proves in some seconds."""
-    own: Tracker[Placement] = Tracker("cp-sat", part, Budget(seconds), seed=tracker.seed)
-    own.exchange = Follower(tracker)
-    with own.within(tracker):
-        search_makespan(replace(settings, warm_start=True, windows=False), part, own)
-    return own.lower_bound
+    if parts and _wide_open(tracker) and tracker.budget.evaluations is None:
+        seconds = times * min(SERIES_SECONDS, SERIES_SHARE * tracker.seconds_left)
+        close_parts(replace(settings, warm_start=False, windows=False), tracker, analysis, parts, seconds, search_makespan)
 
 
 def _close(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> None:
@@ -228,16 +209,10 @@ def _climb_grids(settings: CpSat, tracker: Tracker[Placement], analysis: Analysi
     ----------
     times : how much longer than the first time for the first grid.
     """
-    scale, contended = _grid(tracker, analysis), analysis.problem.memory == "peak"
-    timed = tracker.budget.evaluations is None and math.isfinite(tracker.seconds_left)
-    share = FIRST_GRID_SHARE
+    scale, share = _grid(tracker, analysis), FIRST_GRID_SHARE
     if math.isfinite(tracker.seconds_left):
         share = min(share, times * FIRST_GRID_SECONDS / max(1e-9, tracker.seconds_left))
-    while scale > unit and not tracker.stop():
-        end = tracker.elapsed + share * tracker.seconds_left
-        met = timed and lift(settings, tracker, analysis, scale, end, contended=contended)
-        if not met and not solve_on_grid(settings, tracker, analysis, scale, share, contended=contended).finished:
-            return
+    while scale > unit and not tracker.stop() and solve_coarse(settings, tracker, analysis, scale, share):
         scale, share = scale // FINER, GRID_SHARE
 
 

@@ -17,8 +17,9 @@ from placeopt.makespan.bounds.series import heads_in_series, part_problem, serie
 from placeopt.model.budget import Budget
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat
-from placeopt.solvers.exact.makespan_cp_sat import _least_of_part
+from placeopt.solvers.exact.makespan_cp_sat import search_makespan
 from placeopt.solvers.exact.makespan_model import MakespanModel
+from placeopt.solvers.exact.makespan_series import close_parts, search_part
 from placeopt.solving.tracker import Tracker
 
 
@@ -121,17 +122,21 @@ def test_a_block_with_its_two_halves(data):
     parts = series_parts(analysis.relaxation, np.inf)
     assert [len(part) for part in parts] == [252, 50]
     whole = Tracker("cp-sat", problem, Budget(600.0))
-    problems = [part_problem(problem, ops) for ops in parts]
-    least = [_least_of_part(CpSat(num_workers=1, windows=False), whole, part, 60.0) for part in problems]
-    assert 1_658_000_000_000 <= sum(least) <= po.solve(problem, "annealing", seconds=5).objective
+    close_parts(CpSat(num_workers=1, warm_start=False, windows=False), whole, analysis, parts, 30.0, search_makespan)
+    assert whole.bound_method == "series"
+    assert 1_658_000_000_000 <= whole.lower_bound <= po.solve(problem, "annealing", seconds=5).objective
 
 
 def test_a_part_ends_with_the_whole(data):
     """The search for a part returns soon after the whole one is interrupted."""
     problem = doppler(data, "llama_layer", 4)
     whole = Tracker("cp-sat", problem, Budget(600.0))
-    bounds = []
-    thread = threading.Thread(target=lambda: bounds.append(_least_of_part(CpSat(num_workers=1), whole, problem, 300.0)))
+    before, bounds = whole.beside(problem, Budget(300.0)), []
+
+    def search():
+        bounds.append(search_part(CpSat(num_workers=1), whole, before, 300.0, search_makespan).lower_bound)
+
+    thread = threading.Thread(target=search)
     thread.start()
     time.sleep(1.0)
     whole.interrupt()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.makespan.bounds.segment_graph import SegmentGraph, too_large
+from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 
 if TYPE_CHECKING:
@@ -95,3 +96,19 @@ def heads_in_series(
             found[ops] = np.where(found[ops] < 0, -1, np.maximum(found[ops], raised))
         before += ticks
     return whole.heads._replace(head=head, tail=tail)
+
+
+def placement_in_series(
+    problem: PlacementProblem, parts: Sequence[NDArray[np.int64]], placements: Sequence[Placement]
+) -> Placement:
+    """Return the placement that runs each part as its own placement does, one part after the other."""
+    position = np.empty(problem.num_ops, dtype=np.int64)
+    position[problem.topological_order] = np.arange(problem.num_ops)
+    device, sequence = np.empty(problem.num_ops, dtype=np.int64), []
+    for ops, placement in zip(parts, placements, strict=True):
+        device[ops] = placement.device
+        rank = position[ops] if placement.priority is None else placement.priority
+        sequence.append(ops[np.argsort(rank, kind="stable")])
+    priority = np.empty(problem.num_ops, dtype=np.int64)
+    priority[np.concatenate(sequence)] = np.arange(problem.num_ops)
+    return Placement(device, priority)
