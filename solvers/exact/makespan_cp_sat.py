@@ -108,7 +108,7 @@ def _search_whole(settings: CpSat, tracker: Tracker[Placement], analysis: Analys
             if tracker.lower_bound > before:
                 _probe(settings, tracker, analysis, unit, PROBE_SHARES[1])
         _raise_by_series(settings, tracker, analysis, _parts(tracker, analysis))
-        _climb_grids(settings, tracker, analysis, unit)
+        _climb_grids(settings, tracker, analysis, _grid(tracker, analysis), 1.0)
         _try_shapes(settings, tracker, analysis, unit)
     upper = serial if tracker.value is None else tracker.value
     for horizon, share in LADDER:
@@ -155,12 +155,13 @@ def _close(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> 
     unit = common_unit(analysis.problem)
     _raise_by_segments(tracker, analysis, everything=False)
     parts = _parts(tracker, analysis)
-    apart = len(parts) > 0 or _grid(tracker, analysis) > 0
+    grid = _grid(tracker, analysis)
+    apart = len(parts) > 0 or grid > 0
     _try_tight(settings, tracker, analysis, unit, 0.5 if apart else 1.0)
     _raise_by_segments(tracker, analysis)
     if apart:
         _raise_by_series(settings, tracker, analysis, parts)
-        _climb_grids(settings, tracker, analysis, unit)
+        grid = _climb_grids(settings, tracker, analysis, grid, 1.0) if _wide_open(tracker) else grid
         _try_tight(settings, tracker, analysis, unit, 0.5)
     fronts = FrontSearch(analysis.evidence(tracker.lower_bound), settings.num_workers)
     if _raise_by_fronts(fronts, tracker, FIRST_FRONT_SHARE):
@@ -172,9 +173,10 @@ def _close(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis) -> 
     _try_shapes(settings, tracker, analysis, unit)
     if apart and _wide_open(tracker, AGAIN_GAP):  # on a busy machine the first time was too short
         _raise_by_series(settings, tracker, analysis, parts, AGAIN)
-        _climb_grids(settings, tracker, analysis, unit, AGAIN)
+        grid = _climb_grids(settings, tracker, analysis, grid, AGAIN)
     for turn, share in enumerate(CLOSING_SHARES):
         before = tracker.lower_bound
+        grid = _climb_grids(settings, tracker, analysis, grid)
         if turn > 0:
             _gain_by_fronts(fronts, tracker)
         if not tracker.stop() and (turn == 0 or tracker.lower_bound > before):
@@ -199,21 +201,32 @@ def _grid(tracker: Tracker[Placement], analysis: Analysis) -> int:
     return natural_grid(analysis.problem, tracker.value) if tracker.value is not None and _wide_open(tracker) else 0
 
 
-def _climb_grids(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis, unit: int, times: float = 1.0) -> None:
-    """Solve the whole problem on a coarse grid that suits it, contention left out, then on finer ones as long as that succeeds.
+def _climb_grids(
+    settings: CpSat, tracker: Tracker[Placement], analysis: Analysis, scale: int, times: float | None = None
+) -> int:
+    """Solve the whole problem on a coarse grid, contention left out, then on finer ones as long as that succeeds.
 
     Where most of the work is in ops whose times are small multiples of one another, as in sharded graphs, the coarse problem
     is solved within a second, and what rounding loses is small. Each grid starts from the incumbent that the last one led to.
 
     Parameters
     ----------
-    times : how much longer than the first time for the first grid.
+    scale : ticks of the first grid's unit.
+    times : how much longer than usual the first grid may take; None where it is one that was given up before.
+
+    Returns
+    -------
+    int
+        Ticks of the unit of the grid that was given up, 0 if none was.
     """
-    scale, share = _grid(tracker, analysis), FIRST_GRID_SHARE
-    if math.isfinite(tracker.seconds_left):
-        share = min(share, times * FIRST_GRID_SECONDS / max(1e-9, tracker.seconds_left))
+    unit, share = common_unit(analysis.problem), GRID_SHARE
+    if times is not None:
+        share = FIRST_GRID_SHARE
+        if math.isfinite(tracker.seconds_left):
+            share = min(share, times * FIRST_GRID_SECONDS / max(1e-9, tracker.seconds_left))
     while scale > unit and not tracker.stop() and solve_coarse(settings, tracker, analysis, scale, share):
         scale, share = scale // FINER, GRID_SHARE
+    return scale if scale > unit else 0
 
 
 def _wide_open(tracker: Tracker[Placement], gap: float = SHAPE_GAP) -> bool:

@@ -76,7 +76,7 @@ def test_a_sharded_layer(data):
     analysis = Analysis(problem, seconds=10.0)
     combinatorial = max(map(analysis.run, COMBINATORIAL))
     tracker.raise_bound(combinatorial, "communication")
-    _climb_grids(CpSat(num_workers=2, windows=False), tracker, analysis, 1, 20.0)
+    _climb_grids(CpSat(num_workers=2, windows=False), tracker, analysis, natural_grid(problem, known.objective), 20.0)
     assert combinatorial < 980_000_000_000
     assert 1_151_000_000_000 <= tracker.lower_bound <= 1_157_245_512_960
     assert tracker.value <= known.objective
