@@ -38,6 +38,9 @@ FRONT_SECONDS, FRONT_SHARE, FIRST_FRONT_SHARE, NEXT_FRONT_SHARE, CLOSING_FRONT_S
 """Time for the bound by fronts: seconds at most, and share of the time left: alone, and beside searches, at first, where that
 gains, and as long as it gains."""
 
+FRONT_LEAST = 1.6
+"""Seconds with which the bound by fronts can begin, taken where the share alone is less."""
+
 FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
 """Shares of the time left for a first run of the whole model, and then for windows (`lns`)."""
 
@@ -55,6 +58,9 @@ it: seconds at most, and share of the time left; and the relative gap from which
 FIRST_GRID_SECONDS, FIRST_GRID_SHARE, GRID_SHARE, FINER = 3.0, 0.3, 0.25, 4
 """Time for a grid, twice: for the first one seconds at most, and share of the time left; for others that share; and how much finer
 the next one is."""
+
+SHORT_OPS = 0.5
+"""Share of the ops that must be without length on a natural grid for it to be tried: then the coarse problem is much smaller."""
 
 SERIES_SECONDS, SERIES_SHARE, PARTS_SECONDS = 12.0, 0.25, 1.0
 """Time for the parts of a graph that come one after the other: seconds, and share of the time left, at most; and to find them."""
@@ -197,8 +203,11 @@ def _try_tight(settings: CpSat, tracker: Tracker[Placement], analysis: Analysis,
 
 
 def _grid(tracker: Tracker[Placement], analysis: Analysis) -> int:
-    """Return the natural grid of a problem whose gap is wide, 0 without one."""
-    return natural_grid(analysis.problem, tracker.value) if tracker.value is not None and _wide_open(tracker) else 0
+    """Return the natural grid of a problem whose gap is wide, 0 without one that leaves most ops without length."""
+    if tracker.value is None or not _wide_open(tracker):
+        return 0
+    unit = natural_grid(analysis.problem, tracker.value)
+    return unit if unit > 0 and (analysis.relaxation.min_compute < unit).mean() > SHORT_OPS else 0
 
 
 def _climb_grids(
@@ -269,7 +278,8 @@ def _raise_by_fronts(fronts: FrontSearch, tracker: Tracker[Placement], share: fl
         tracker.raise_bound(bound, "front")
         return not tracker.stop()
 
-    end = time.perf_counter() + min(FRONT_SECONDS, share * tracker.seconds_left)
+    least = min(FRONT_LEAST, CLOSING_FRONT_SHARE * tracker.seconds_left)
+    end = time.perf_counter() + min(FRONT_SECONDS, max(least, share * tracker.seconds_left))
     found = fronts.run(end, tracker.lower_bound, tracker.value, go_on)
     if found is not None:
         tracker.raise_bound(found.bound, "front")

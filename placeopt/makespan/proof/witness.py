@@ -23,7 +23,7 @@ from placeopt.model.arrays import frozen
 from placeopt.model.witness import Belief, Witness
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -46,7 +46,7 @@ def makespan_witness(problem: PlacementProblem, bound: int, method: str, seconds
     """Return what proves that no schedule is shorter than `bound`, or than as much of it as can be shown.
 
     Propagation and, for small problems, cases come first, then fronts, whose statements have to be believed. What neither
-    shows is lowered to the best bound that propagation finds by itself.
+    shows is lowered to the best combinatorial bound of which steps are found.
 
     Parameters
     ----------
@@ -54,14 +54,11 @@ def makespan_witness(problem: PlacementProblem, bound: int, method: str, seconds
     seconds : time for fronts and cases.
     """
     end = time.perf_counter() + max(seconds, 1.0)
-    for claim in dict.fromkeys((bound, 0)):
-        aim = claim or _propagated(problem, bound)
-        if aim <= 0:
-            break
-        found = _steps(problem, aim - 1, end, cases=claim > 0)
+    for aim, name in _aims(problem, bound, method):
+        found = _steps(problem, aim - 1, end, cases=name == method)
         if found is not None:
             steps, beliefs = found
-            return Witness(aim, method if claim else "propagation", {"steps": steps}, beliefs)
+            return Witness(aim, name, {"steps": steps}, beliefs)
     return Witness(0, "none", {"steps": []})
 
 
@@ -130,11 +127,15 @@ def _by_fronts(problem: PlacementProblem, most: int, end: float) -> tuple[list[S
     return None if found is None else ([*steps, found[0]], found[1])
 
 
-def _propagated(problem: PlacementProblem, bound: int) -> int:
-    """Return the best combinatorial bound, at most `bound`."""
+def _aims(problem: PlacementProblem, bound: int, method: str) -> Iterator[tuple[int, str]]:
+    """Yield what to prove and its name: the bound, then the combinatorial bounds, none above it, best first."""
+    if bound > 0:
+        yield bound, method
     analysis = Analysis(problem, seconds=20.0, upper=bound)
     analysis.run_all((*COMBINATORIAL, "segments"), optional=True)
-    return min(bound, analysis.best()[0])
+    for aim in sorted({min(bound, found) for found in analysis.bounds.values()}, reverse=True):
+        if aim > 0:
+            yield aim, "propagation"
 
 
 def class_choices(problem: PlacementProblem, state: Supposition) -> list[Choice]:

@@ -1,0 +1,33 @@
+"""What a witness shows where the claimed bound cannot be shown: the best bound below it that can."""
+
+from __future__ import annotations
+
+import pytest
+from exact_instances import random_layered
+
+from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.proof import witness
+from placeopt.makespan.proof.derivation import OutOfReachError
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_next_best_bound(monkeypatch, refused):
+    """A claim that only a search proved, and combinatorial bounds without steps, leave the next bound, not none."""
+    problem = random_layered(60, 4, 1)
+    analysis = Analysis(problem, seconds=20.0)
+    analysis.run_all((*COMBINATORIAL, "segments"), optional=True)
+    known = sorted(set(analysis.bounds.values()), reverse=True)
+    assert len(known) > refused
+    derive = witness.derive
+
+    def reluctant(state, effort):
+        if state.most >= known[refused - 1] - 1:
+            raise OutOfReachError
+        return derive(state, effort)
+
+    monkeypatch.setattr(witness, "derive", reluctant)
+    monkeypatch.setattr(witness, "_by_fronts", lambda *_: None)
+    found = witness.makespan_witness(problem, known[0] + 5, "cp-sat", 1.0)
+    assert 0 < found.bound <= known[refused]
+    assert found.bound in known
+    assert found.method == "propagation"
