@@ -8,9 +8,9 @@ d, than t(u, d, e) if f is e, and than the least t of u plus the least of v if i
 tensor from u to w that takes the least of the three is no longer than what the schedule waits.
 
 Nothing is lost, either, where one device is best for v wherever its neighbours are: that of its only predecessor, if no transfer
-from v is longer than the one to it, and likewise for its only successor; any device if v has no predecessor, and its transfers
-have no length either. Only such ops are left out. In sharded graphs most are
-like that (norms, activations, forms of blocks); what is left, the products and sums, is decided many times faster.
+from v is longer than the one to it, and likewise for its only successor; any device if v has no predecessors, or no successors,
+and its transfers have no length either. Only such ops are left out. In sharded graphs most are like that (norms, activations,
+forms of blocks); what is left, the products and sums, is decided many times faster.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
+from placeopt.makespan.bounds.relaxation import INFINITE
 from placeopt.makespan.coarsening import coarsen
 from placeopt.makespan.evaluate import best_queue, evaluate
 from placeopt.makespan.time_grid import common_unit
@@ -66,11 +67,14 @@ def _solve(settings: CpSat, own: Tracker[Placement], tracker: Tracker[Placement]
 
 
 def _take_heads(inner: Analysis, analysis: Analysis, coarse: Coarse) -> None:
-    """Raise the heads and tails of a coarse problem by those of the fine one, rounded down."""
-    relaxation = inner.relaxation
-    some = [int(np.flatnonzero(relaxation.class_of == c)[0]) for c in range(len(relaxation.class_size))]
-    found = []
+    """Raise the heads and tails of a coarse problem by those of the fine one, rounded down.
+
+    Devices that differ in the fine problem may be of one class in the coarse one: the least of theirs holds for all.
+    """
+    relaxation, found = inner.relaxation, []
     for own, fine in zip(inner.heads[:2], analysis.device_heads_tails(analysis.heads), strict=True):
-        rounded = np.where(fine < 0, -1, fine // coarse.unit)[coarse.kept]
-        found.append(np.where(own < 0, -1, np.maximum(own, rounded[:, some])))
+        rounded = np.where(fine < 0, INFINITE, fine // coarse.unit)[coarse.kept]
+        classes = range(len(relaxation.class_size))
+        least = np.stack([rounded[:, relaxation.class_of == c].min(axis=1) for c in classes], axis=1)
+        found.append(np.where((own < 0) | (least >= INFINITE), own, np.maximum(own, least)))
     inner.heads = inner.heads._replace(head=found[0], tail=found[1])

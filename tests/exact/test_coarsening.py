@@ -17,7 +17,7 @@ from placeopt.model.budget import Budget
 from placeopt.model.placement import Placement
 from placeopt.model.problem import PlacementProblem
 from placeopt.solvers.exact.cp_sat import CpSat
-from placeopt.solvers.exact.makespan_coarse import solve_coarse
+from placeopt.solvers.exact.makespan_coarse import _take_heads, solve_coarse
 from placeopt.solving.tracker import Tracker
 
 
@@ -116,7 +116,7 @@ def test_doppler_graphs_shrink(data):
 def test_a_search_with_every_kind_of_limit(seconds):
     """With and without time the coarse bound is below brute force, and what is offered keeps the rules of the problem."""
     rng, raised = np.random.default_rng(8), 0
-    for turn in range(12):
+    for turn in range(20):
         problem = drawn(rng, 5) if turn % 2 else random_problem(rng, max_ops=5, max_devices=2, contention="none")
         least = brute_force(problem)
         if least is None:
@@ -129,6 +129,19 @@ def test_a_search_with_every_kind_of_limit(seconds):
         assert not placement_violations(problem, tracker.solution)
         raised += tracker.lower_bound > 0
     assert raised > 5
+
+
+@pytest.mark.parametrize("times", [[19, 10], [10, 19]])
+def test_devices_that_differ_only_before_rounding(times):
+    """What is known of the slower of two devices, which are alike on the grid, does not hold for the faster one."""
+    problem = PlacementProblem.from_edges(np.array([times] * 4), [(v, v + 1, 1000) for v in range(3)])
+    analysis, coarse = Analysis(problem), coarsen(problem, 10)
+    inner = Analysis(coarse.problem)
+    assert len(inner.relaxation.class_size) == 1
+    _take_heads(inner, analysis, coarse)
+    assert analysis.heads.head.max() == 57
+    assert inner.heads.head[:, 0].tolist() == [0, 1, 2, 3]
+    assert inner.heads.tail[:, 0].tolist() == [3, 2, 1, 0]
 
 
 def heuristic(problem):
