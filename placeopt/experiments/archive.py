@@ -109,9 +109,14 @@ def update_archive(path: str | Path, rows: Iterable[dict[str, Any]]) -> list[str
         row = next(row for row in kept if row.get("placement") == best.placement and row["value"] == best.value)
         changes += _improve(records, row, best.lower_bound, best.bound_method)
     if changes:
-        entries = [{**asdict(record), "gap": round(record.gap, 6)} for _, record in sorted(records.items())]
-        write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "records": entries}, indent=1) + "\n")
+        write_archive(path, records)
     return changes
+
+
+def write_archive(path: str | Path, records: dict[str, Record]) -> None:
+    """Write an archive, its records in the order of their keys."""
+    entries = [{**asdict(record), "gap": round(record.gap, 6)} for _, record in sorted(records.items())]
+    write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "records": entries}, indent=1) + "\n")
 
 
 def _improve(records: dict[str, Record], row: dict[str, Any], bound: int, method: str) -> list[str]:

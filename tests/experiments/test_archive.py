@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import placeopt as po
-from placeopt.experiments.archive import read_archive, update_archive
+from placeopt.experiments.archive import read_archive, update_archive, write_archive
 from placeopt.experiments.cell import pack_placement, run_cell
 from placeopt.experiments.study import Study, expand
 from placeopt.model.errors import InputError
@@ -71,3 +71,9 @@ def test_committed_records_hold():
             assert record.violations() == []
             checked += 1
     assert checked >= 5
+
+
+def test_written_as_it_was_read(tmp_path):
+    """Reading and writing the committed archive changes no byte."""
+    write_archive(tmp_path / "copy.json", read_archive(COMMITTED))
+    assert (tmp_path / "copy.json").read_bytes() == COMMITTED.read_bytes()

@@ -66,7 +66,7 @@ def test_every_proof_of_the_archive_is_accepted():
     assert sorted((x["value"], x["lower_bound"]) for x in proofs.values()) == sorted((r["value"], r["lower_bound"]) for r in records)
     for name, data in proofs.items():
         _, believed = checker.check(data)
-        assert len(believed) == (name == "fft.json.gz"), name
+        assert len(believed) == (name in ("fft.json.gz", "llama-block.json.gz")), name
 
 
 def test_every_published_optimum_has_a_proof_that_believes_nothing(data):
