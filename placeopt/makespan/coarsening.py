@@ -76,11 +76,8 @@ class Coarse:
                 link = fine.link_class[device[source[into]], device[v]]
                 wait = np.where(device[source[into]] == device[v], 0, fine.transfer[tensor[into], link] // unit)
                 start[v] = finish[v] = (finish[source[into]] + wait).max(initial=0)
-        position = np.empty(fine.num_ops, dtype=np.int64)
-        position[fine.topological_order] = np.arange(fine.num_ops)
-        rank = np.empty(fine.num_ops, dtype=np.int64)
-        rank[np.lexsort((position, finish, start))] = np.arange(fine.num_ops)
-        return Placement(device, rank)
+        order = fine.topological_order
+        return Placement.from_starts(device, start, order[np.argsort(finish[order], kind="stable")])
 
 
 def coarsen(problem: PlacementProblem, unit: int) -> Coarse:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from placeopt.makespan.bounds.analysis import COMBINATORIAL, Analysis
-from placeopt.makespan.bounds.front import FrontSearch
+from placeopt.makespan.bounds.front import TRY_SECONDS, FrontSearch
 from placeopt.makespan.bounds.series import series_parts
 from placeopt.makespan.time_grid import COARSE_HORIZON, common_unit, natural_grid
 from placeopt.solvers.exact.makespan_coarse import solve_coarse
@@ -38,7 +38,7 @@ FRONT_SECONDS, FRONT_SHARE, FIRST_FRONT_SHARE, NEXT_FRONT_SHARE, CLOSING_FRONT_S
 """Time for the bound by fronts: seconds at most, and share of the time left: alone, and beside searches, at first, where that
 gains, and as long as it gains."""
 
-FRONT_LEAST = 1.6
+FRONT_LEAST = TRY_SECONDS + 0.1
 """Seconds with which the bound by fronts can begin, taken where the share alone is less."""
 
 FIRST_SHARE, WINDOW_SHARE = 0.3, 0.6
@@ -56,8 +56,8 @@ SHAPE_GRID, SHAPE_SECONDS, SHAPE_SHARE, SHAPE_GAP = 2**12, 6.0, 0.2, 2e-3
 it: seconds at most, and share of the time left; and the relative gap from which it is."""
 
 FIRST_GRID_SECONDS, FIRST_GRID_SHARE, GRID_SHARE, FINER = 3.0, 0.3, 0.25, 4
-"""Time for a grid, twice: for the first one seconds at most, and share of the time left; for others that share; and how much finer
-the next one is."""
+"""Time for a grid: for the first one seconds at most, and share of the time left; for others that share; and how much finer the
+next one is."""
 
 SHORT_OPS = 0.5
 """Share of the ops that must be without length on a natural grid for it to be tried: then the coarse problem is much smaller."""

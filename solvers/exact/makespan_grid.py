@@ -84,21 +84,18 @@ def solve_on_grid(
     scale: int,
     share: float,
     horizon: int | None = None,
-    *,
-    contended: bool = True,
 ) -> GridRun:
     """Solve with one unit of model time per `scale` ticks, using at most `share` of the time left.
 
     Parameters
     ----------
     horizon : ticks; excludes longer schedules, by default those that are longer than the incumbent.
-    contended : whether transfers wait for their channels.
     """
     exact = scale == common_unit(analysis.problem)
     upper = horizon
     if upper is None:
         upper = max(1, analysis.relaxation.serial) if tracker.value is None else tracker.value
-    model = MakespanModel(analysis, tracker.lower_bound, upper, scale, contended=contended)
+    model = MakespanModel(analysis, tracker.lower_bound, upper, scale)
     if horizon is None:
         _hint_incumbent(model, tracker)
     solver = cp_model.CpSolver()

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from placeopt.makespan.bounds.evidence import Evidence
 
 LARGEST_TIME = 2**40
-_TRY_SECONDS, _PATIENCE = 1.5, 3.0  # first limit for one front; each later round has three times as much
+TRY_SECONDS = 1.5
+"""First limit for one front: with less the search does not begin."""
+
+_PATIENCE = 3.0  # how much more each later round has
 
 
 class FrontProof(NamedTuple):
@@ -65,7 +68,7 @@ class FrontSearch:
             for choice in weight_choices(relaxation, evidence.weights)
             if fits(relaxation, choice) and choice.any() and relaxation.problem.num_devices > 1
         ]
-        self._limit = _TRY_SECONDS  # for one front
+        self._limit = TRY_SECONDS  # for one front
         self.proof: FrontProof | None = None
 
     def run(
@@ -79,9 +82,9 @@ class FrontSearch:
         go_on : told the best bound before every window, says whether to try it.
         """
         seconds, before = end - time.perf_counter(), known
-        if not 1 <= known <= LARGEST_TIME or seconds < _TRY_SECONDS:
+        if not 1 <= known <= LARGEST_TIME or seconds < TRY_SECONDS:
             return None
-        limit = min(self._limit, max(_TRY_SECONDS, seconds / _PATIENCE))
+        limit = min(self._limit, max(TRY_SECONDS, seconds / _PATIENCE))
         while limit <= seconds and time.perf_counter() < end and go_on(known):
             for pair in self._pairs:
                 known = self._round(pair, limit, end, known, upper, go_on)
