@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, UNLIMITED, arrays_digest, csr, frozen, int_array
+from placeopt.model.arrays import MAX_SUM, UNLIMITED, ArrayHolder, arrays_digest, csr, frozen, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.graph import topological_order
 from placeopt.schedules.memory_flow import freed_too_early
@@ -56,7 +56,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class PipelineProblem:
+class PipelineProblem(ArrayHolder):
     """Schedule b blocks on d devices for any number of micro-batches.
 
     Attributes

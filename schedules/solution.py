@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import frozen, int_array
+from placeopt.model.arrays import ArrayHolder, frozen, int_array
 from placeopt.model.errors import InputError
 from placeopt.schedules.bounds import makespan_bound
 from placeopt.schedules.evaluate import makespan, memory_profile, peak_memory
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Repetend:
+class Repetend(ArrayHolder):
     """A pattern that repeats every `period` ticks and starts `size` micro-batches each time.
 
     Block b of micro-batch j starts at start[j % size, b] + period * (j // size).
@@ -71,7 +71,7 @@ class Repetend:
 
 
 @dataclass(frozen=True, eq=False)
-class PipelineSchedule:
+class PipelineSchedule(ArrayHolder):
     """A finite schedule of n micro-batches and the pattern that it repeats.
 
     Its value is the period per micro-batch of that pattern, an exact fraction, which the judge takes from the pattern
@@ -83,6 +83,7 @@ class PipelineSchedule:
     makespan_bound : ticks; no schedule of as many micro-batches is shorter. At least what the quick bounds prove.
     size_bound : ticks per micro-batch; no pattern of as many micro-batches as this one's has a shorter period. 0 where
         nothing is proved beyond the bounds that hold for all patterns.
+    claims : fields that say what is proved; they are not taken over from solvers of other packages.
     """
 
     problem: PipelineProblem
@@ -90,6 +91,8 @@ class PipelineSchedule:
     repetend: Repetend | None = None
     makespan_bound: int = 0
     size_bound: Fraction = Fraction(0)
+
+    claims: ClassVar[tuple[str, ...]] = ("makespan_bound", "size_bound")
 
     def __post_init__(self) -> None:
         start = np.asarray(self.start)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from placeopt.certify.proof import finished
-from placeopt.io.serialize import from_dict
+from placeopt.io.serialize import from_dict, to_dict
 from placeopt.makespan.judge import schedule_violations
 from placeopt.model.schedule import Schedule
 
@@ -23,9 +23,16 @@ KINDS = ("value", "bound", "witness", "placement", "schedule", "problem", "false
 
 CHECKER = Path(__file__).parents[1] / "tools" / "check_proof.py"
 
+ENVELOPE = ("format", "version", "tick_seconds")
+
+
+def plain(problem):
+    """Return the JSON of a problem, or of a solution, as a proof holds it."""
+    return {key: x for key, x in json.loads(json.dumps(to_dict(problem))).items() if key not in ENVELOPE}
+
 
 def load_checker():
-    """Import the checker from its file."""
+    """Import the checker from its file: what it names is that of the package beside it."""
     spec = importlib.util.spec_from_file_location("check_proof", CHECKER)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

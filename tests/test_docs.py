@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import runpy
@@ -87,13 +88,20 @@ def test_site_builds(tmp_path):
         cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_PROXY": "*", "DISABLE_MKDOCS_2_WARNING": "true"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    assert (tmp_path / "site" / "index.html").exists()
+    for page in sorted((ROOT / "docs").rglob("*.md")):  # a Python file beside a page would take its place
+        name = page.relative_to(ROOT / "docs").with_suffix("")
+        built = tmp_path / "site" / ("" if name.stem == "index" else name) / "index.html"
+        title = next(line for line in page.read_text().splitlines() if line.startswith("# "))[2:]
+        shown = re.search(r"<h1[^>]*>(.*?)</h1>", built.read_text(), re.S)
+        assert shown is not None, name
+        plain = html.unescape(re.sub(r"<[^>]*>", "", shown[1])).replace("¶", "").strip()
+        assert plain == title.replace("`", ""), name
 
 
 def test_the_list_of_algorithms_is_that_of_the_registry():
-    """docs/algorithms.md is what docs/algorithms.py writes."""
-    made = runpy.run_path(str(ROOT / "docs" / "algorithms.py"))["page"]()
-    assert (ROOT / "docs" / "algorithms.md").read_text() == made, "run python docs/algorithms.py"
+    """docs/algorithms.md is what docs/algorithms_page.py writes."""
+    made = runpy.run_path(str(ROOT / "docs" / "algorithms_page.py"))["page"]()
+    assert (ROOT / "docs" / "algorithms.md").read_text() == made, "run python docs/algorithms_page.py"
 
 
 def test_every_page_is_in_the_navigation():

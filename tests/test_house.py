@@ -37,10 +37,6 @@ def functions():
 
 REGISTRY = "placeopt/model/objective.py"
 
-LONG_FUNCTIONS = {
-    "solvers/exact/period_dp.py:fill_rows": "in pieces it counts references per pair, and takes fifteen times as long",
-    "placeopt/latency/bounds/slot_program.py:fill_rows": "the same",
-}
 MANY_PARAMETERS = {
     "instances/sources.py:load": "the call that scripts make: its parameters are its meaning",
     "instances/acyclic_merging.py:match_edges": "a kernel on flat arrays",
@@ -57,22 +53,6 @@ def test_the_files_are_there():
     """The checks below look at the whole package, through no link twice."""
     assert len(FILES) > 200
     assert {path.relative_to(ROOT).parts[0] for path in FILES} == {"placeopt", "solvers", "schedules", "instances"}
-
-
-def test_no_file_tells_two_stories():
-    """No file is longer than 450 lines."""
-    sizes = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
-    assert {name: size for name, size in sizes.items() if size > 450} == {}
-
-
-def test_functions_are_short():
-    """No function is longer than 60 lines but commands of the command line, whose options are their length."""
-    long = {
-        f"{name_of(path)}:{node.name}": node.end_lineno - node.lineno + 1
-        for path, node in functions()
-        if node.end_lineno - node.lineno + 1 > 60 and not name_of(path).startswith("placeopt/cli/")
-    }
-    assert long.keys() - LONG_FUNCTIONS.keys() == set()
 
 
 def test_functions_take_few_parameters():
@@ -99,7 +79,7 @@ def test_one_caller_of_a_search():
              or (node.func.attr in ("solve", "search") and "make_solver" in ast.unparse(node.func.value)))
     }  # fmt: skip
     assert {caller.partition(":")[0] for caller in callers} == {"placeopt/solving/run.py"}
-    assert len(callers) == 2  # a search of ours, and the `solve` of a solver that keeps to the protocol only
+    assert len(callers) == 3  # a search of ours, one of another package, and the `solve` of a solver without a search
 
 
 def test_no_code_compares_names_of_objectives():

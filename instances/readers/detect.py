@@ -30,9 +30,17 @@ def detect(path: Path) -> str:
     Raises
     ------
     InputError
-        If the file is missing, empty, a folder, or of no known format.
+        If the file is missing, empty, a folder, or of no known format, or is called .onnx and is text of another format.
     """
     path = regular_file(path)
+    found = _by_content(path)
+    if path.suffix == ".onnx" and found != "onnx":
+        raise InputError(f"expected an ONNX model, as its suffix says, received {found}; export the model again, "
+                         f"or give --format {found}")  # fmt: skip
+    return found
+
+
+def _by_content(path: Path) -> str:
     try:
         with path.open("rb") as stream:
             prefix = stream.read(PREFIX_BYTES)

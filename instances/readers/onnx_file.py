@@ -7,6 +7,7 @@ by the structure of the model, and nonsense is refused at the first field that m
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import mmap
 from typing import TYPE_CHECKING, Any
@@ -145,3 +146,13 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def scope_of(node: Any) -> str:
+    """Return the dotted path of the torch module that a node was exported from, "" where torch's dynamo exporter says none."""
+    text = next((x.value for x in node.metadata_props if x.key == "pkg.torch.onnx.name_scopes"), "")
+    try:
+        scopes = ast.literal_eval(text) if text else []
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ""
+    return scopes[-2] if isinstance(scopes, list) and len(scopes) > 1 and isinstance(scopes[-2], str) else ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import finish
 from placeopt.instances.readers.model_ir import Cost, Model, Node, Value
-from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model
+from placeopt.instances.readers.onnx_file import MAX_DEPTH, load_model, scope_of
 from placeopt.instances.readers.onnx_ops import DTYPES, rule_of
 from placeopt.instances.readers.onnx_shapes import Inferred, infer, plain_attributes
 from placeopt.model.errors import InputError, did_you_mean
@@ -212,8 +212,8 @@ def _node(proto_node: Any, values: MutableMapping[str, Value], found: Inferred) 
     rule, kept = rule_of(proto_node.op_type, proto_node.domain, attrs)
     inputs, outputs = list(proto_node.input), list(proto_node.output)
     name = proto_node.name or next((x for x in outputs if x), proto_node.op_type)
-    path = proto_node.name.strip("/").split("/")[:-1]
-    node = Node(name, proto_node.op_type, rule, inputs, outputs, kept, "/".join(path))
+    path = scope_of(proto_node).replace(".", "/") or "/".join(proto_node.name.strip("/").split("/")[:-1])
+    node = Node(name, proto_node.op_type, rule, inputs, outputs, kept, path)
     if rule == "control":
         _add_bodies(node, proto_node, values, found)
     return node

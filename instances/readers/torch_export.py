@@ -14,6 +14,7 @@ from placeopt.instances.readers import op_costs
 from placeopt.instances.readers.ir_graph import finish
 from placeopt.instances.readers.model_ir import Cost, Model, Value
 from placeopt.instances.readers.torch_ops import Ref, make_node, module_path
+from placeopt.instances.readers.torch_regions import inner_name, region_of
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line
 
@@ -105,36 +106,65 @@ class _Reader:
     def read(self, graph: Any, owner: Any, name: str) -> Model:
         """Return the model of a graph; `owner` is the module that holds its nested graphs."""
         values: dict[str, Value] = {}
-        refs: dict[Any, Any] = {}  # what a node of the program stands for: a Ref, a tuple of them, a Model, or None
-        nodes = []
-        results: list[str] = []
+        nodes: list[Node] = []
+        results = self._walk(graph, owner, values, {}, nodes, "")
+        return Model(name, nodes, values, [str(x) for x in _flat(results) if isinstance(x, Ref)])
+
+    def _walk(
+        self, graph: Any, owner: Any, values: dict[str, Value], refs: dict[Any, Any], nodes: list[Node], region: str
+    ) -> Any:
+        """Collect the nodes of a graph and of the regions inlined in it; return what stands for its results.
+
+        Parameters
+        ----------
+        refs : what a node of the program stands for: a Ref, a tuple of them, a Model, or None.
+        region : name of the region that the graph is the body of, "" for none; its inputs are in `refs` already.
+        """
+        results: Any = ()
         for node in graph.nodes:
+            name = inner_name(region, node.name) if region else node.name
             if node.op == "placeholder":
-                refs[node] = _declare(node.name, node.meta.get("val"), values)
-                if node.name in self.constants and node.name in values:
-                    values[node.name].constant, values[node.name].learned = True, self.constants[node.name]
+                if not region:
+                    self._placeholder(node, values, refs)
             elif node.op == "get_attr":
-                nested: Any = getattr(owner, str(node.target), None)
-                if hasattr(nested, "graph"):
-                    refs[node] = _Reader(self.turns, {}).read(nested.graph, nested, node.name)
-                    continue
-                refs[node] = _declare(node.name, node.meta.get("val"), values)
-                if node.name in values:
-                    values[node.name].constant, values[node.name].learned = True, False
+                self._attribute(node, name, owner, values, refs)
             elif node.op == "output":
-                results = [str(x) for x in _flat(_resolve(node.args, refs)) if isinstance(x, Ref)]
+                results = _resolve(node.args[0], refs)
             elif node.target is operator.getitem:
                 whole = refs.get(node.args[0])
-                refs[node] = whole[node.args[1]] if isinstance(whole, tuple) else whole
+                refs[node] = whole[node.args[1]] if isinstance(whole, list | tuple) else whole
+            elif (found := region_of(node)) is not None:
+                body = getattr(owner, str(found[0].target))
+                inputs = [x for x in body.graph.nodes if x.op == "placeholder"]
+                inside = {x: refs.get(y) for x, y in zip(inputs, found[1], strict=True) if hasattr(y, "op")}
+                refs[node] = self._walk(body.graph, body, values, inside, nodes, name)
             elif node.op == "call_function":
-                refs[node] = _declare(node.name, node.meta.get("val"), values)
-                outputs = [str(x) for x in _flat([refs[node]]) if isinstance(x, Ref)]
-                if outputs:
-                    args, kwargs = _resolve(node.args, refs), _resolve(node.kwargs, refs)
-                    made = make_node(node.name, str(node.target), args, kwargs, outputs, _layer(node))
-                    add_bodies(made, args, values, self.turns)
-                    nodes.append(made)
-        return Model(name, nodes, values, results)
+                self._call(node, name, values, refs, nodes)
+        return results
+
+    def _placeholder(self, node: Any, values: dict[str, Value], refs: dict[Any, Any]) -> None:
+        refs[node] = _declare(node.name, node.meta.get("val"), values)
+        if node.name in self.constants and node.name in values:
+            values[node.name].constant, values[node.name].learned = True, self.constants[node.name]
+
+    def _attribute(self, node: Any, name: str, owner: Any, values: dict[str, Value], refs: dict[Any, Any]) -> None:
+        nested: Any = getattr(owner, str(node.target), None)
+        if hasattr(nested, "graph"):
+            if not all(region_of(user) for user in node.users):
+                refs[node] = _Reader(self.turns, {}).read(nested.graph, nested, node.name)
+            return
+        refs[node] = _declare(name, node.meta.get("val"), values)
+        if name in values:
+            values[name].constant, values[name].learned = True, False
+
+    def _call(self, node: Any, name: str, values: dict[str, Value], refs: dict[Any, Any], nodes: list[Node]) -> None:
+        refs[node] = _declare(name, node.meta.get("val"), values)
+        outputs = [str(x) for x in _flat([refs[node]]) if isinstance(x, Ref)]
+        if outputs:
+            args, kwargs = _resolve(node.args, refs), _resolve(node.kwargs, refs)
+            made = make_node(name, str(node.target), args, kwargs, outputs, _layer(node))
+            add_bodies(made, args, values, self.turns)
+            nodes.append(made)
 
 
 def add_bodies(node: Node, args: Sequence[Any], values: Mapping[str, Value], turns: int | None) -> None:

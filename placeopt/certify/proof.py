@@ -1,7 +1,7 @@
 """Proofs that travel: problem, solution, schedule, value, bound and witness in one JSON that others can check.
 
-`tools/check_proof.py`, one file of plain Python that shares no code with this package, recomputes the value and follows the
-witness; docs/proofs.md states format and semantics.
+`tools/check_proof.py`, plain Python that shares no code with this package, recomputes the value and follows the witness;
+docs/proofs.md states format and semantics.
 """
 
 from __future__ import annotations

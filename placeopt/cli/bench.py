@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placeopt.cli import common, interrupt
+from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
     from placeopt.experiments.progress import Summary
@@ -33,7 +34,9 @@ def bench_command(
 ) -> None:
     """Run a study in parallel. Killed and started again, it goes on where it was.
 
-    Exit code 1 if a cell failed or could not be saved. Example: `placeopt bench results/heuristics/study.toml --jobs 2`
+    Exit code 1 if a cell failed or could not be saved, 2 if results contradict one another.
+
+    Example: `placeopt bench results/heuristics/study.toml --jobs 2`
     """
     from placeopt.experiments.progress import LiveReporter, PlainReporter
     from placeopt.experiments.runner import run_study
@@ -57,6 +60,8 @@ def bench_command(
         if live is not None:
             live.close()
     _tell(summary, grid.name, results / grid.name, json=json)
+    if summary.contradiction:
+        raise InputError(f"'{results / grid.name}': {summary.contradiction}: one of them is false")
     if summary.interrupted:
         raise typer.Exit(interrupt.exit_code())
     raise typer.Exit(1 if summary.unsaved or summary.failed else 0)
@@ -69,7 +74,8 @@ def _tell(summary: Summary, name: str, folder: Path, *, json: bool) -> None:
         common.print_json(
             {"study": name, "folder": str(folder), "cells": summary.total, "skipped": summary.skipped,
              "done": summary.done, "failed": summary.failed, "unsaved": summary.unsaved,
-             "interrupted": summary.interrupted, "runtime": summary.seconds, "errors": summary.errors}
+             "interrupted": summary.interrupted, "runtime": summary.seconds, "errors": summary.errors,
+             "contradiction": summary.contradiction}
         )  # fmt: skip
         return
     say = common.console().print

@@ -107,10 +107,11 @@ def _print(model: ShardingModel, result: Result[Any], data: dict[str, Any]) -> N
         f"({result.bound_method}), gap {common.percent(result.gap)}")  # fmt: skip
     kept = sum(row["bytes"] for row in data["table"] if row["type"] == "weight")
     what = "weights, gradients and optimizer state" if model.training else "weights"
-    say(f"memory per device in GiB: {common.gib_text(data['usage_peak'])} at the peak of {common.gib_text(problem.usage_limit)}: "
+    limit = f"of {common.gib_text(problem.usage_limit)}" if problem.limited else "(no limit)"
+    say(f"memory per device in GiB: {common.gib_text(data['usage_peak'])} at the peak {limit}: "
         f"{what} {common.gib_text(kept)}, activations {common.gib_text(data['usage_peak'] - kept)}")  # fmt: skip
     other = data["megatron"]
-    fits = "" if other["usage_peak"] <= problem.usage_limit else ", which does not fit"
+    fits = "" if not problem.limited or other["usage_peak"] <= problem.usage_limit else ", which does not fit"
     say(f"Megatron's layout: {text(problem, other['value'])}, {common.bytes_text(other['usage_peak'])} per device{fits}")
     for path in data.get("files", []):
         say(f"wrote {path}")
@@ -129,7 +130,8 @@ def describe_problem(source: str, *, json: bool) -> None:
     report = bound(problem, seconds=0.0)
     data: dict[str, Any] = {
         "problem": problem.name, "nodes": problem.num_nodes, "edges": problem.num_edges,
-        "strategies": problem.num_strategies, "edge_costs": len(problem.edge_cost), "usage_limit": problem.usage_limit,
+        "strategies": problem.num_strategies, "edge_costs": len(problem.edge_cost),
+        "usage_limit": problem.usage_limit if problem.limited else None,
         "mean_strategies": float(np.mean(problem.num_choices)), "bounds": report.bounds, "infeasible": report.infeasible,
     }  # fmt: skip
     if not report.infeasible:

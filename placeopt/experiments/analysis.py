@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from placeopt.experiments.consistency import check_consistent
 from placeopt.model.objective import objective_names
 
 if TYPE_CHECKING:
@@ -76,7 +77,15 @@ def instance_name(row: dict[str, Any]) -> str:
 
 
 def best_known(rows: Iterable[dict[str, Any]]) -> list[BestKnown]:
-    """Return the best value and bound of every problem, in order of first appearance."""
+    """Return the best value and bound of every problem, in order of first appearance.
+
+    Raises
+    ------
+    InputError
+        If rows contradict one another.
+    """
+    rows = list(rows)
+    check_consistent(rows)
     values: dict[str, dict[str, Any]] = {}
     bounds: dict[str, tuple[int, str]] = {}
     for row in rows:
@@ -99,7 +108,15 @@ def best_known(rows: Iterable[dict[str, Any]]) -> list[BestKnown]:
 
 
 def compare(rows: Iterable[dict[str, Any]]) -> Comparison:
-    """Gather the values of all solvers on all instances."""
+    """Gather the values of all solvers on all instances.
+
+    Raises
+    ------
+    InputError
+        If rows contradict one another.
+    """
+    rows = list(rows)
+    check_consistent(rows)
     values: dict[tuple[str, str], list[float]] = defaultdict(list)
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     bounds: dict[str, int] = {}

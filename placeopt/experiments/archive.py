@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.experiments.analysis import best_known
 from placeopt.experiments.cell import unpack_placement
+from placeopt.experiments.consistency import check_consistent
 from placeopt.experiments.study import load_cell_problem
 from placeopt.model.errors import InputError
 from placeopt.model.files import read_json, write_text
@@ -119,6 +120,12 @@ def write_archive(path: str | Path, records: dict[str, Record]) -> None:
     write_text(path, json.dumps({"format": FORMAT, "version": VERSION, "records": entries}, indent=1) + "\n")
 
 
+def _archived(record: Record) -> dict[str, Any]:
+    """Return what a record claims as a row."""
+    claims = asdict(record)
+    return {**claims, "label": record.solver, "key": "of the archive", "status": "feasible"}
+
+
 def _improve(records: dict[str, Record], row: dict[str, Any], bound: int, method: str) -> list[str]:
     """Replace value or bound of the row's problem where the row is better and holds."""
     new = Record(
@@ -128,6 +135,7 @@ def _improve(records: dict[str, Record], row: dict[str, Any], bound: int, method
     )  # fmt: skip
     old = records.get(new.key)
     if old is not None and old.problem_hash == new.problem_hash:
+        check_consistent([_archived(old), {**row, "lower_bound": bound, "bound_method": method}], "the archive and the rows")
         if old.value <= new.value and old.lower_bound >= new.lower_bound:
             return []
         proof = max(old, new, key=lambda record: record.lower_bound)

@@ -15,6 +15,7 @@ class Summary:
     Attributes
     ----------
     skipped : cells that were finished before; unsaved : finished cells that the disk did not take.
+    contradiction : two rows of the store of which at least one is false, in words; empty where there are none.
     """
 
     total: int = 0
@@ -25,6 +26,7 @@ class Summary:
     interrupted: bool = False
     seconds: float = 0.0
     errors: list[str] = field(default_factory=list)
+    contradiction: str = ""
 
 
 class Reporter(Protocol):

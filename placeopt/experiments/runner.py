@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from placeopt.experiments.alone import run_alone
 from placeopt.experiments.cell import failure, prepare, run_cell
+from placeopt.experiments.consistency import contradiction
 from placeopt.experiments.progress import Reporter, Summary
 from placeopt.experiments.store import RunStore, latest
 from placeopt.experiments.study import Cell, Study, expand
@@ -77,6 +78,7 @@ def run_study(
                     reporter.finished(summary, row)
         except KeyboardInterrupt:
             summary.interrupted = True
+        summary.contradiction = contradiction(latest(store.rows()).values())
     summary.unsaved = len(store.unsaved)
     summary.seconds = time.perf_counter() - started
     return summary

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from placeopt.experiments.consistency import check_consistent
 from placeopt.model.errors import InputError
 from placeopt.model.files import one_line
 
@@ -138,7 +139,7 @@ def cell_rows(path: str | Path) -> list[dict[str, Any]]:
     Raises
     ------
     InputError
-        If a line is damaged, or a row lacks a column or has one of another type.
+        If a line is damaged, a row lacks a column or has one of another type, or rows contradict one another.
     """
     rows = latest(read_rows(path))
     for key, row in rows.items():
@@ -147,6 +148,7 @@ def cell_rows(path: str | Path) -> list[dict[str, Any]]:
                 found = one_line(repr(row.get(column)), 40)
                 raise InputError(f"'{path}' row '{one_line(key)}' is damaged ('{column}' is {found}): remove that line, its cell "
                                  "will run again")  # fmt: skip
+    check_consistent(rows.values(), f"'{path}'")
     return list(rows.values())
 
 

@@ -12,8 +12,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from placeopt.exports.job import Exported
-from placeopt.exports.torch_source_code import saved_module
-from placeopt.programs.torch_program import attribute, check_devices
+from placeopt.exports.torch_source_code import STORED_DEVICES, saved_module
+from placeopt.programs.torch_program import attribute, is_here, known_devices, with_devices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
 def export(job: Job) -> Exported:
     """Return the module; its files are a Python file and the weights."""
-    check_devices(job.devices)
+    known_devices(job.devices)
     module, transfers = placed_module(job.torch, job.home.tolist(), job.devices)
     files = saved_module("placed.py", "a module on several devices", {"Placed": module})
-    return Exported(module, files, (f"{transfers} transfers between devices",))
+    notes = [f"{transfers} transfers between devices"]
+    absent = [name for name in dict.fromkeys(job.devices) if not is_here(name)]
+    if absent:
+        notes.append(f"{', '.join(absent)}: not on this machine; the files run where torch finds them")
+    return Exported(module, files, tuple(notes))
 
 
 def placed_module(program: TorchProgram, home: Sequence[int], devices: Sequence[str]) -> tuple[Any, int]:
@@ -45,12 +49,14 @@ def placed_module(program: TorchProgram, home: Sequence[int], devices: Sequence[
     for node in module.graph.nodes:
         if node.op == "get_attr":
             where[node] = next((where[user] for user in node.users if user in where), devices[0])
-    for name, device in {node.target: where[node] for node in module.graph.nodes if node.op == "get_attr"}.items():
-        _put(module, name, device)
+    stored = {node.target: where[node] for node in module.graph.nodes if node.op == "get_attr"}
+    module.meta[STORED_DEVICES] = stored
+    for name, device in stored.items():
+        if is_here(device):
+            _put(module, name, device)
     copies: dict[tuple[Any, str], Any] = {}
     for node in nodes:
-        if "device" in node.kwargs:
-            node.kwargs = {**node.kwargs, "device": torch.device(where[node])}
+        with_devices(node, torch.device(where[node]))
         for source in node.all_input_nodes:
             if where.get(source) == where[node] or not moves(source):
                 continue

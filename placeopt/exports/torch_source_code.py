@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+STORED_DEVICES = "placeopt_devices"
+"""Key of a GraphModule's `meta`: device of every stored tensor by name, which this machine may lack."""
+
 HEADER = '''\
 """Written by placeopt: {title}.
 
@@ -160,7 +163,7 @@ def _weights(module: Any) -> dict[str, tuple[str, Any, str, bool]]:
         value = attribute(module, node.target)
         if not isinstance(value, torch.Tensor):
             continue
-        device = str(value.device)
+        device = module.meta.get(STORED_DEVICES, {}).get(node.target, str(value.device))
         tensor = value.detach() if value.device.type in ("meta", "cpu") else value.detach().cpu()
         learned = isinstance(value, torch.nn.Parameter)
         found[node.target] = (first.setdefault(id(value), node.target), tensor, device, learned)

@@ -30,11 +30,46 @@ UNSET: Any = None
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a C-contiguous read-only version of `array` (a copy unless it is already one)."""
-    if array.flags.writeable or not array.flags.c_contiguous:
-        array = np.array(array, order="C", copy=True)
-        array.setflags(write=False)
-    return array
+    """Return `array` as a C-contiguous view of immutable bytes (a copy unless it is one already).
+
+    Writing to it raises, and so does `setflags(write=True)`, which would undo a mere flag. Kernels see what they see of
+    any array that is read-only: the same type.
+    """
+    return array if array.flags.c_contiguous and _immutable(array) else frozen_copy(array)
+
+
+def frozen_copy(array: ArrayLike) -> NDArray[Any]:
+    """Return a copy of `array` that is immutable and that nobody else holds; see `frozen`."""
+    array = np.asarray(array)
+    return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
+
+
+def _immutable(array: Any) -> bool:
+    """Whether the memory is that of a `bytes` object; classes derived from arrays may say of themselves what they like.
+
+    The flag counts too: large arrays that numpy unpickles are writeable, on top of bytes.
+    """
+    while type(array) is np.ndarray and not array.flags.writeable:
+        array = array.base
+    return type(array) is bytes
+
+
+class ArrayHolder:
+    """Base of what holds read-only arrays: they are still immutable after pickling and copying."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for key, value in state.items():
+            object.__setattr__(self, key, _refrozen(value))
+
+
+def _refrozen(value: Any) -> Any:
+    """Return arrays, and named tuples of them, immutable again; a file that is mapped read-only is left where it is."""
+    if isinstance(value, np.ndarray):
+        mapped = isinstance(value, np.memmap) and not value.flags.writeable
+        return value if mapped or value.dtype.hasobject else frozen(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_refrozen, value))
+    return value
 
 
 def int_array(values: ArrayLike, shape: tuple[int, ...], what: str) -> NDArray[np.int64]:

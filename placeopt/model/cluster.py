@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, int_array
+from placeopt.model.arrays import UNLIMITED, ArrayHolder, int_array
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False)
-class Cluster:
+class Cluster(ArrayHolder):
     """k devices, c link classes, and the channel of every ordered pair of devices.
 
     Attributes

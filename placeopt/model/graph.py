@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, UNSET, csr, frozen, int_array
+from placeopt.model.arrays import MAX_SUM, UNSET, ArrayHolder, csr, frozen, int_array
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ UNSUPPORTED = -2
 """A measured time that says: this op cannot run on this kind of device."""
 
 
-class SharedTensors:
+class SharedTensors(ArrayHolder):
     """Ops joined by tensors, each with one producer and distinct consumers (CSR)."""
 
     op_names: tuple[str, ...]

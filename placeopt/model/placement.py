@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import int_array
+from placeopt.model.arrays import ArrayHolder, int_array
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ QUEUES = ("fifo", "priority", "planned")
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
+class Placement(ArrayHolder):
     """A device for every op and, optionally, a rank (smaller runs first).
 
     Both are needed: the same devices with another order can be a third slower.

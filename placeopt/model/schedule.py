@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from placeopt.model.arrays import int_array
+from placeopt.model.arrays import ArrayHolder, int_array
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class Schedule(ArrayHolder):
     """Start and end of every op and every transfer, in ticks."""
 
     device: NDArray[np.int64]  # (num_ops,)

@@ -5,8 +5,8 @@ Every step keeps at least one optimal placement of the original problem:
 1. colocation classes (forward and backward ops of a class alike) become one node;
 2. for `chain`, the strongly connected components of the order edges between nodes do too: a pipeline of
    ideals cannot split them;
-3. a node that computes nothing and touches a single other node joins it, where neither memory nor
-   compatibility can object: moving it there removes its transfers and adds no load;
+3. a node that costs nothing and touches a single other node joins it, where neither memory nor
+   compatibility can object: moving it there removes its transfers and adds no load (see `_merge_leaves`);
 4. tensors with the same pins are added up. A tensor with two pins costs both sides the same whichever of
    them produces it, so it is undirected; with "1f1b" the pass does not matter either.
 """
@@ -186,12 +186,21 @@ def device_types(problem: PlacementProblem) -> tuple[tuple[int, ...], ...]:
 
 
 def contract(
-    problem: PlacementProblem, *, contiguity: str | None = None, limit: int | None = None
+    problem: PlacementProblem,
+    *,
+    contiguity: str | None = None,
+    limit: int | None = None,
+    sync: NDArray[np.int64] | None = None,
+    uplink: NDArray[np.int64] | None = None,
 ) -> ContractedProblem:
     """Contract `problem` for the given contiguity (default: its own).
 
-    With `limit` (ticks) only placements of at most that period matter: two nodes also join where a transfer
-    between them would by itself exceed it (see `_merge_heavy`).
+    Parameters
+    ----------
+    limit : ticks; only placements of at most that period matter: two nodes also join where a transfer
+        between them would by itself exceed it (see `_merge_heavy`).
+    sync : (num_ops,) ticks by which an op lengthens the stage that it is in, beside its compute.
+    uplink : (num_tensors,) ticks of a tensor that leaves a group of devices, beside its io ticks.
 
     Raises
     ------
@@ -206,7 +215,7 @@ def contract(
         label = _fuse_cycles(label, edge_from, edge_to)
     while True:
         model = _build(problem, label, types, edge_from, edge_to)
-        merged = _merge_leaves(model)
+        merged = _merge_leaves(model, sync, uplink)
         if merged is None and limit is not None:
             merged = _merge_heavy(model, limit)
         if merged is None:
@@ -291,25 +300,36 @@ def _build(
     )
 
 
-def _merge_leaves(model: ContractedProblem) -> NDArray[np.int64] | None:
-    """Return a new label per node with idle leaves joined to their neighbour, None if there are none."""
+def _merge_leaves(
+    model: ContractedProblem, sync: NDArray[np.int64] | None, uplink: NDArray[np.int64] | None
+) -> NDArray[np.int64] | None:
+    """Return a new label per node with idle leaves joined to their neighbour, None if there are none.
+
+    Let v take no time on any device, and let u be the only node that shares a tensor of any cost or an order
+    edge with v. Let every type that runs u run v, and let the bytes of v fit: it has none, or all nodes fit
+    any one device. Take a solution and move v to where u is. Then no load rises:
+
+    - work: v has none, on any type and in both passes;
+    - transfers and uplinks: every tensor of v has an end at u, so the devices, stages and groups that hold an
+      end of it after the move are some of those that did before. It costs no more on any of them, added to
+      the work or beside it, shared by replicas or not;
+    - the ring all-reduce of a stage with replicas grows with the `sync` of its ops. So v must have none; with
+      `sync`, v may be worth a device of its own beside replicas of u.
+
+    Every order edge of v has its other end at u, so no order is broken. If v shares nothing with any node, all
+    of this holds for every u.
+    """
     size = model.num_nodes
-    neighbours: list[set[int]] = [set() for _ in range(size)]
-    tensor = model.edge_tensor
-    ends = np.concatenate(
-        [
-            np.stack([model.producer[tensor], model.consumer], axis=1),
-            np.stack([model.order_from, model.order_to], axis=1),
-        ]
-    )
-    for u, v in ends.tolist():
-        neighbours[u].add(v)
-        neighbours[v].add(u)
-    slack = int(model.resident.sum()) <= int(model.capacity.min())
+    neighbours = _neighbours(model, uplink)
+    idle: NDArray[np.bool_] = np.asarray(~model.compute.any(axis=(0, 2)))
+    if sync is not None:
+        idle[model.node[sync > 0]] = False
+    if int(model.resident.sum()) > int(model.capacity.min()):
+        idle &= model.resident == 0
     label = np.arange(size)
     taken = np.zeros(size, dtype=np.bool_)
-    for v in range(size):
-        if len(neighbours[v]) > 1 or model.compute[:, v].any() or not (slack or model.resident[v] == 0):
+    for v in np.flatnonzero(idle).tolist():
+        if len(neighbours[v]) > 1:
             continue
         others = neighbours[v] or ({0 if v else 1} if size > 1 else set())
         for u in others:
@@ -320,6 +340,25 @@ def _merge_leaves(model: ContractedProblem) -> NDArray[np.int64] | None:
     if (label == np.arange(size)).all():
         return None
     return np.unique(label, return_inverse=True)[1]
+
+
+def _neighbours(model: ContractedProblem, uplink: NDArray[np.int64] | None) -> list[set[int]]:
+    """Return the nodes that share a tensor of any cost, or an order edge, with each node."""
+    tensor = model.edge_tensor
+    ends = [
+        np.stack([model.producer[tensor], model.consumer], axis=1),
+        np.stack([model.order_from, model.order_to], axis=1),
+    ]
+    if uplink is not None:
+        problem = model.problem
+        pairs = np.stack([problem.producer[problem.edge_tensor], problem.consumer], axis=1)
+        ends.append(model.node[pairs[uplink[problem.edge_tensor] > 0]])
+    neighbours: list[set[int]] = [set() for _ in range(model.num_nodes)]
+    for u, v in np.concatenate(ends).tolist():
+        if u != v:
+            neighbours[u].add(v)
+            neighbours[v].add(u)
+    return neighbours
 
 
 def _merge_heavy(model: ContractedProblem, limit: int) -> NDArray[np.int64] | None:

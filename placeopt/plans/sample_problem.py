@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import int_array
+from placeopt.model.arrays import ArrayHolder, int_array
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ PLAIN, RECOMPUTE = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
-class SamplePlanProblem:
+class SamplePlanProblem(ArrayHolder):
     """Layers, devices and a number of samples; see the module.
 
     Attributes

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers import locate
-from placeopt.instances.readers.onnx_file import load_model
+from placeopt.instances.readers.onnx_file import load_model, scope_of
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line
 from placeopt.programs.calls import Call, Program
@@ -195,7 +195,7 @@ def _calls(graph: Any, nodes: tuple[Any, ...]) -> Iterator[Call]:
         title = node.name or next((x for x in node.output if x), node.op_type)
         seen[title] += 1
         name = title if seen[title] == 1 else f"{title}#{seen[title]}"  # as the reader makes names distinct
-        module = module_path(node.name)
+        module = scope_of(node) or module_path(node.name)
         inputs = tuple(dict.fromkeys(made[x] for x in names if x in made))
         yield Call(name, node.op_type, module, inputs, tuple(x for x in names if x in stored and "." in x), node.op_type in _FREE)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError
-from placeopt.programs.torch_program import attribute, flat
+from placeopt.programs.torch_program import attribute, flat, with_devices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,8 +117,12 @@ class _Cutter:
         for node in self.nodes:
             if node.op == "call_function" and self.of[node] == number:
                 copies[node] = graph.node_copy(node, copied)
-        outputs = self.results if number == self.count - 1 else self.live(number)
+        _follow_device(graph)
+        last = number == self.count - 1
+        outputs = self.results if last else self.live(number)
         given = tuple(copied(node) if hasattr(node, "op") else node for node in outputs)
+        if not last:  # a tensor with strides of zero, such as an expanded mask, cannot be sent
+            given = tuple(graph.call_method("contiguous", (node,)) for node in given)
         graph.output(given[0] if len(given) == 1 else given)
         root = {node.target: attribute(self.program.graph_module, node.target) for node in graph.nodes if node.op == "get_attr"}
         module = fx.GraphModule(root, graph, class_name=f"Stage{number}")
@@ -139,6 +143,19 @@ class _Cutter:
             if path and inside and not before and all(self.numbers[i] >= number for i in inside):
                 return path
         return ""
+
+
+def _follow_device(graph: Any) -> None:
+    """Make tensors on the device of the stage's inputs where the captured module names the device it ran on."""
+    source = next((node for node in graph.nodes if node.op == "placeholder" and _is_tensor(node)), None)
+    if source is None:
+        return
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        device = graph.call_function(getattr, (source, "device"))
+    used = [with_devices(node, device) for node in graph.nodes if node.op == "call_function"]
+    if not any(used):
+        graph.erase_node(device)
 
 
 def _is_tensor(node: Any) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from placeopt.instances.readers.torch_ops import RULE, base_name
+from placeopt.instances.readers.torch_regions import inner_name, region_of
 from placeopt.instances.torch_source import TorchModel, is_torch_source, torch_model
 from placeopt.model.errors import InputError, MissingExtraError
 from placeopt.model.files import one_line, regular_file
@@ -77,6 +78,7 @@ def torch_program(source: Any, *, inputs: Any = None, kwargs: dict[str, Any] | N
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = exported.module(check_guards=False)
+    _inline_regions(module)
     for node in list(module.graph.nodes):  # checks of devices and types, which moving tensors would break
         if node.op == "call_function" and "_assert_" in str(node.target) and not node.users:
             module.graph.erase_node(node)
@@ -89,18 +91,97 @@ def torch_program(source: Any, *, inputs: Any = None, kwargs: dict[str, Any] | N
     return TorchProgram(Program(name, tuple(_calls(nodes)), weights, paths), module, nodes, example, exported)
 
 
-def check_devices(names: Sequence[str]) -> None:
-    """Refuse devices that torch does not know, or does not find here."""
+def known_devices(names: Sequence[str]) -> None:
+    """Refuse devices that torch has no name for."""
     import torch
 
     for name in names:
         try:
-            device = torch.device(name)
+            torch.device(name)
         except RuntimeError:
             raise InputError(f"device '{name}': expected a torch device such as cpu or cuda:0") from None
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if device.type == "cuda" and (device.index or 0) >= count:
-            raise InputError(f"device '{name}': torch finds {count} CUDA devices here; name others (--devices cpu,cpu)")
+
+
+def is_here(name: str) -> bool:
+    """Whether torch finds a device on this machine."""
+    import torch
+
+    device = torch.device(name)
+    return device.type != "cuda" or (device.index or 0) < _cuda_count()
+
+
+def check_devices(names: Sequence[str]) -> None:
+    """Refuse devices that torch does not know, or does not find here."""
+    known_devices(names)
+    for name in names:
+        if not is_here(name):
+            raise InputError(f"device '{name}': torch finds {_cuda_count()} CUDA devices here; "
+                             "name others (--devices cpu,cpu)")  # fmt: skip
+
+
+def _cuda_count() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def with_devices(node: Any, device: Any) -> bool:
+    """Make a call's device arguments `device`, by position or by name; return whether it has any."""
+    import torch
+
+    found = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, torch.device)]
+    node.args = tuple(device if isinstance(x, torch.device) else x for x in node.args)
+    node.kwargs = {k: device if isinstance(x, torch.device) else x for k, x in node.kwargs.items()}
+    return bool(found)
+
+
+def _inline_regions(module: Any) -> None:
+    """Replace every region that only sets a mode by its ops; where it stops gradients, its results still do."""
+    import torch
+
+    graph = module.graph
+    while regions := [(node, found) for node in graph.nodes if (found := region_of(node)) is not None]:
+        for node, (nested, given, grad) in regions:
+            body = attribute(module, nested.target)
+            copies = dict(zip((x for x in body.graph.nodes if x.op == "placeholder"), given, strict=True))
+            results: Any = ()
+            with graph.inserting_before(node):
+                for inside in body.graph.nodes:
+                    if inside.op == "output":
+                        results = torch.fx.map_arg(inside.args[0], copies.__getitem__)
+                    elif inside.op != "placeholder":
+                        copies[inside] = _inlined(module, node, inside, body, copies)
+                if not grad:
+                    results = [_detached(graph, node, x) if hasattr(x, "op") else x for x in results]
+            for reader in list(node.users):
+                reader.replace_all_uses_with(results[reader.args[1]])
+                graph.erase_node(reader)
+            graph.erase_node(node)
+            if not nested.users:
+                graph.erase_node(nested)
+
+
+def _inlined(module: Any, region: Any, inside: Any, body: Any, copies: dict[Any, Any]) -> Any:
+    """Return the copy of an op of a region; what the region itself stores moves into the module around it."""
+    target = inside.target
+    if inside.op == "get_attr":
+        target = inner_name(region.name, str(target).replace(".", "_"))
+        setattr(module, target, attribute(body, inside.target))
+    import torch
+
+    args = torch.fx.map_arg(inside.args, copies.__getitem__)
+    kwargs = torch.fx.map_arg(inside.kwargs, copies.__getitem__)
+    made = module.graph.create_node(inside.op, target, args, kwargs, inner_name(region.name, inside.name))
+    made.meta = dict(inside.meta)
+    return made
+
+
+def _detached(graph: Any, region: Any, result: Any) -> Any:
+    import torch
+
+    made = graph.call_function(torch.ops.aten.detach.default, (result,))
+    made.meta = {**result.meta, "nn_module_stack": region.meta.get("nn_module_stack")}
+    return made
 
 
 def _export(example: TorchModel) -> Any:

@@ -20,7 +20,7 @@ def _encode_problem(problem: ShardingProblem) -> dict[str, Any]:
     return {
         "name": problem.name,
         "tick_seconds": problem.tick_seconds,
-        "usage_limit": problem.usage_limit,
+        "usage_limit": problem.usage_limit,  # UNLIMITED, and so 2^62, for none
         **{key: getattr(problem, key).tolist() for key in (*_ARRAYS, *_PAIRS)},
         **{key: list(getattr(problem, key)) for key in _NAMES if getattr(problem, key)},
     }

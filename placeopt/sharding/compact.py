@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED
 from placeopt.model.compiled import entry
 
 if TYPE_CHECKING:
@@ -121,7 +120,9 @@ class Draft(NamedTuple):
 
 
 def usage_unit(problem: ShardingProblem) -> int:
-    """Return the unit in which a draft counts usage: 1, or more where sums would not fit into 64 bits."""
+    """Return the unit in which a draft counts usage: 1, or more where sums up to a limit would not fit into 64 bits."""
+    if not problem.limited:
+        return 1
     return 1 + problem.num_nodes * min(problem.usage_limit, int(problem.usage.max(initial=0))) // MAX_TOTAL
 
 
@@ -131,8 +132,8 @@ def times_of(problem: ShardingProblem) -> Ints:
 
 
 def _live(problem: ShardingProblem) -> NDArray[np.bool_]:
-    limited: NDArray[np.bool_] = problem.interval[:, 1] > problem.interval[:, 0]
-    return limited & (problem.usage_limit < UNLIMITED)
+    live: NDArray[np.bool_] = problem.interval[:, 1] > problem.interval[:, 0]
+    return live & problem.limited
 
 
 def draft_of(problem: ShardingProblem) -> tuple[Draft, NDArray[np.bool_]]:

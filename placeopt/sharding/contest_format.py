@@ -22,6 +22,7 @@ from placeopt.io.serialize import from_dict
 from placeopt.model.arrays import UNLIMITED
 from placeopt.model.errors import InputError
 from placeopt.model.files import no_garbage_collection, one_line, parse_json, read_bytes
+from placeopt.sharding.evaluate import profile_of
 from placeopt.sharding.problem import ShardingProblem
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ def from_contest(data: Any, where: str = "JSON", default_name: str = "sharding")
         raise edges.wrong(f"nodes[{e}]", f"nodes 0..{len(sizes) - 1}", edge[e].tolist())
     expected = sizes[edge[:, 0]] * sizes[edge[:, 1]]
     _same(edges, "costs", "one cost per pair of strategies", expected, lengths)
-    return ShardingProblem(
+    stated = body.integer("usage_limit") if body.has("usage_limit") else None
+    problem = ShardingProblem(
         name=body.text("name", default_name),
         node_ptr=np.concatenate([[0], np.cumsum(sizes)]),
         cost=cost,
@@ -90,8 +92,19 @@ def from_contest(data: Any, where: str = "JSON", default_name: str = "sharding")
         interval=interval,
         edge=edge,
         edge_cost=table,
-        usage_limit=min(UNLIMITED, body.integer("usage_limit")) if body.has("usage_limit") else UNLIMITED,
+        usage_limit=UNLIMITED if stated is None else min(UNLIMITED, stated),
     )
+    if stated is not None and stated >= UNLIMITED:
+        _check_useless(body, problem, stated)
+    return problem
+
+
+def _check_useless(body: Body, problem: ShardingProblem, stated: int) -> None:
+    """Refuse a limit of 2^62 or more, which is taken for none, unless no choice can pass it."""
+    most = profile_of(problem.interval, np.maximum.reduceat(problem.usage, problem.node_ptr[:-1])).peak
+    if most > stated:
+        expected = f"a limit below 2^62, or one that no choice passes ({most}); count usages in larger units"
+        raise body.wrong("usage_limit", expected, stated)
 
 
 def to_contest(problem: ShardingProblem) -> dict[str, Any]:
@@ -104,7 +117,7 @@ def to_contest(problem: ShardingProblem) -> dict[str, Any]:
         "nodes": {"intervals": problem.interval.tolist(), "costs": split, "usages": usages},
         "edges": {"nodes": problem.edge.tolist(), "costs": tables},
     }
-    if problem.usage_limit < UNLIMITED:
+    if problem.limited:
         body["usage_limit"] = problem.usage_limit
     return {"problem": body}
 

@@ -106,6 +106,8 @@ def evaluate(problem: ShardingProblem, solution: ShardingSolution) -> int:
         If the usage passes the limit at some time point, or a strategy does not exist.
     """
     cost = total_cost(problem, solution)
+    if not problem.limited:
+        return cost
     profile = usage_profile(problem, solution)
     at = profile.peak_index
     if profile.at(at) > problem.usage_limit:

@@ -20,7 +20,7 @@ def sharding_violations(problem: ShardingProblem, solution: ShardingSolution) ->
         for v, s in enumerate(strategies)
         if not 0 <= s < first[v + 1] - first[v]
     ]
-    if found:
+    if found or not problem.limited:
         return found
     usages = problem.usage.tolist()
     changes: dict[int, int] = {}

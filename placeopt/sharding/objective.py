@@ -39,6 +39,8 @@ class TotalCost(JudgedObjective):
 
     def impossible(self, problem: ShardingProblem) -> str:
         """Say so if even the smallest usage of every node passes the limit."""
+        if not problem.limited:
+            return ""
         profile = profile_of(problem.interval, least_usage(problem))
         if profile.peak <= problem.usage_limit:
             return ""
@@ -52,9 +54,10 @@ class TotalCost(JudgedObjective):
         return evaluate(problem, solution), ""
 
     def details(self, problem: ShardingProblem, solution: ShardingSolution) -> dict[str, Any]:
-        """Return the highest usage, the limit and the strategies, for the command line."""
+        """Return the highest usage, the limit (None without one) and the strategies, for the command line."""
         peak = usage_profile(problem, solution).peak
-        return {"usage_peak": peak, "usage_limit": problem.usage_limit, "strategies": solution.strategy.tolist()}
+        limit = problem.usage_limit if problem.limited else None
+        return {"usage_peak": peak, "usage_limit": limit, "strategies": solution.strategy.tolist()}
 
     def usual_methods(self, seconds: float) -> tuple[str, ...]:
         """Return all bounds, or without time the first."""

@@ -2,8 +2,8 @@
 
 Node v has the strategies 0 .. K_v - 1 with costs c_v and usages u_v, and is live at the time points of its interval
 [start, end). A choice x costs sum_v c_v(x_v) + sum_(v, w) C_vw(x_v, x_w); parallel edges add up. It is feasible if at
-every time point the usages u_v(x_v) of the live nodes add up to at most the limit. Costs are int64 and may be huge
-("forbidden" is a cost like any other), so totals are Python integers.
+every time point the usages u_v(x_v) of the live nodes add up to at most the limit; without a limit usages decide nothing.
+Costs are int64 and may be huge ("forbidden" is a cost like any other), so totals are Python integers.
 
 References
 ----------
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import UNLIMITED, UNSET, int_array
+from placeopt.model.arrays import UNLIMITED, UNSET, ArrayHolder, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 
@@ -33,7 +33,7 @@ MAX_NUMBER = 2**62
 
 
 @dataclass(frozen=True, eq=False)
-class ShardingProblem:
+class ShardingProblem(ArrayHolder):
     """One strategy for each of n nodes, with m edges between them; S strategies and E pairs of strategies in all.
 
     Attributes
@@ -65,7 +65,7 @@ class ShardingProblem:
         self._check_nodes(where)
         self._check_edges(where)
         if not 0 <= self.usage_limit <= UNLIMITED:
-            raise InputError(f"{where}: usage limit: expected 0 to 2^62, received {self.usage_limit}")
+            raise InputError(f"{where}: usage limit: expected 0 to 2^62 (no limit), received {self.usage_limit}")
         if not self.tick_seconds > 0:
             raise InputError(f"{where}: tick_seconds: expected a positive number, received {self.tick_seconds}")
         for key, size in (("node_names", self.num_nodes), ("strategy_names", self.num_strategies)):
@@ -118,6 +118,11 @@ class ShardingProblem:
             raise InputError(f"{where}: {key}[{i}]: expected 0 to 2^62, received {int(array[i])}")
 
     @property
+    def limited(self) -> bool:
+        """Whether there is a limit on usage."""
+        return self.usage_limit < UNLIMITED
+
+    @property
     def num_nodes(self) -> int:
         """Number of nodes."""
         return len(self.node_ptr) - 1
@@ -159,7 +164,7 @@ class ShardingProblem:
 
 
 @dataclass(frozen=True, eq=False)
-class ShardingSolution:
+class ShardingSolution(ArrayHolder):
     """The index of the chosen strategy of every node.
 
     Attributes

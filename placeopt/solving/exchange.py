@@ -21,10 +21,21 @@ PATIENCE = 0.3
 class Side(Protocol):
     """What the exchange asks of a tracker."""
 
-    value: Any
-    solution: Any
-    lower_bound: Any
-    bound_method: str
+    @property
+    def value(self) -> Any:
+        """Value of its incumbent, None without one."""
+
+    @property
+    def solution(self) -> Any:
+        """Its incumbent."""
+
+    @property
+    def lower_bound(self) -> Any:
+        """What is proved there."""
+
+    @property
+    def bound_method(self) -> str:
+        """How that is proved."""
 
     def offer(self, value: Any, solution: Any) -> Any:
         """Take a solution if it is better."""

@@ -7,7 +7,7 @@ import importlib
 import importlib.metadata
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from placeopt.model.errors import InputError, SolverError, did_you_mean
@@ -91,7 +91,7 @@ def register(
     def decorate(cls: type) -> type:
         target = f"{cls.__module__}:{cls.__qualname__}"
         known = _known().get(name)
-        if known is not None and known.target != target:
+        if known is not None and (known.target != target or (target in _own_targets() and _attribute(target) is not cls)):
             raise InputError(f"solver name '{name}' is taken by {known.target}; choose another name")
         words = summary or (cls.__doc__ or "").strip().split("\n")[0]
         _registered[kind, name] = SolverSpec(name, target, kind, objectives, words)
@@ -120,6 +120,25 @@ def _known() -> dict[str, SolverSpec]:
         for spec in getattr(importlib.import_module(module), "SPECS", ()):
             found[spec.name] = spec
     return {**found, **{name: spec for (_, name), spec in _registered.items()}}
+
+
+@functools.cache
+def _own_targets() -> frozenset[str]:
+    """Return the targets of the solvers that this package brings."""
+    return frozenset(spec.target for module in SPEC_MODULES for spec in importlib.import_module(module).SPECS)
+
+
+def is_ours(solver: Any) -> bool:
+    """Whether what a solver says of bounds is believed: its class is one that this package registers, unchanged.
+
+    The class object decides, not what it says of itself: a class derived from ours, one of the same name, or one of ours
+    with anything but its options on the instance is not ours.
+    """
+    cls = type(solver)
+    target = f"{cls.__module__}:{cls.__qualname__}"
+    if target not in _own_targets() or _attribute(target) is not cls:
+        return False
+    return vars(solver).keys() <= {field.name for field in fields(cls)}
 
 
 def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:

@@ -6,30 +6,30 @@ judges what came back, whoever wrote the solver. Nothing else calls a solver's o
 
 from __future__ import annotations
 
-from fractions import Fraction
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from placeopt.model.budget import Budget
-from placeopt.model.errors import InfeasiblePlacementError, InputError, Refused, SolverError
+from placeopt.model.errors import InfeasiblePlacementError, InputError, Refused, SolverError, brief
 from placeopt.model.files import one_line
 from placeopt.model.objective import Finished, Objective, objective_of
-from placeopt.model.result import STOP_REASONS, TracePoint
+from placeopt.model.result import TracePoint
 from placeopt.solving.compilation import ensure, kernels_of
 from placeopt.solving.deadline import LARGE, search_within
-from placeopt.solving.registry import accepted_objectives
-from placeopt.solving.tracker import Tracker, running_trackers
+from placeopt.solving.plugin import PluginTracker, adopt, lent, restated
+from placeopt.solving.registry import accepted_objectives, is_ours
+from placeopt.solving.tracker import Tracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from placeopt.model.bound import BoundReport
     from placeopt.model.result import Result
     from placeopt.solving.solver import OnProgress, Progress
 
 
-_judged: WeakKeyDictionary[Tracker[Any], tuple[Any, Finished]] = WeakKeyDictionary()
-"""Solutions that `run_part` has judged, with the verdict; here and not on the tracker, which solvers hold in their hands."""
+_running: list[Tracker[Any]] = []
+"""Trackers of the runs that are under way, outermost first."""
 
 
 def run(
@@ -41,17 +41,16 @@ def run(
     initial: Any = None,
     on_progress: OnProgress | None = None,
     bound: BoundReport | bool = False,
-    part_of: Tracker[Any] | None = None,
 ) -> Result[Any]:
     """Run a solver and return what it found, valued and judged here.
+
+    A solver of another package is not believed: see `placeopt.solving.plugin`.
 
     Parameters
     ----------
     solver : a configured solver: ours, or any object with a `name` and the method `solve` of the Solver protocol.
     initial : a solution to start from; the result is never worse.
     bound : a bound that is known already, or True to prove the quick ones within the budget.
-    part_of : the tracker of the search that runs this one on a part of its budget; it is closed with it, and meets the
-        other side of the same solve where that one does.
 
     Raises
     ------
@@ -62,19 +61,40 @@ def run(
     SolverError
         If the solver raises, its solution is rejected by the judge, or a bound exceeds a value.
     """
+    return _run(problem, solver, budget, seed, initial, on_progress, bound=bound)
+
+
+def _run(
+    problem: Any,
+    solver: Any,
+    budget: Budget,
+    seed: int,
+    initial: Any,
+    on_progress: OnProgress | None,
+    *,
+    bound: BoundReport | bool = False,
+    part_of: Tracker[Any] | None = None,
+) -> Result[Any]:
+    """Do what `run` does.
+
+    Parameters
+    ----------
+    part_of : the tracker of the search that runs this one on a part of its budget; it is closed with it, and meets the
+        other side of the same solve where that one does.
+    """
     check_accepts(solver, problem)
     objective = objective_of(problem)
     if getattr(solver, "endless", False) and budget.unlimited:
         raise InputError(f"solver '{solver.name}' never stops by itself: give a budget of seconds or evaluations")
     ensure(kernels_of(objective, [solver], bounds=bound is True))  # kernels are compiled before the clock starts
     tracker: Tracker[Any] = Tracker(solver.name, problem, budget, seed=seed, on_progress=on_progress)
-    measured = getattr(solver, "measure", None) is not None  # bounds hold for the model, not for the caller's clock
+    measured = _measures(solver)  # bounds hold for the model, not for the caller's clock
     tracker.exchange = None if part_of is None else part_of.exchange
     if initial is not None:
         _offer_initial(tracker, objective, initial, measured)
         tracker.initial = tracker.value, initial
     with tracker.within(part_of):
-        with tracker:
+        with _under_way(tracker), tracker:
             reason = objective.impossible(problem)
             if reason:
                 tracker.infeasible(reason)
@@ -88,6 +108,20 @@ def run(
                 least = getattr(solver, "watched_from", LARGE)
                 search_within(lambda: _search(solver, tracker, objective, initial, measured), tracker, least)
         return _conclude(tracker, objective, measured)
+
+
+@contextmanager
+def _under_way(tracker: Tracker[Any]) -> Iterator[None]:
+    _running.append(tracker)
+    try:
+        yield
+    finally:
+        _running.remove(tracker)
+
+
+def _measures(solver: Any) -> bool:
+    """Whether the values are what the caller of one of our solvers measures."""
+    return getattr(solver, "measure", None) is not None and is_ours(solver)
 
 
 def run_step(problem: Any, solver: Any, budget: Budget, *, seed: int = 0) -> Result[Any]:
@@ -105,7 +139,7 @@ def run_step(problem: Any, solver: Any, budget: Budget, *, seed: int = 0) -> Res
 
 
 def run_part(
-    tracker: Tracker[Any],
+    tracker: Tracker[Any] | PluginTracker[Any],
     solver: Any,
     *,
     seconds: float | None = None,
@@ -117,12 +151,30 @@ def run_part(
     """Run another solver on a part of the budget of `tracker`; None where it refuses the problem.
 
     Its evaluations are counted, its solution is offered and its bound recorded (unless `adopt` is False), and Ctrl-C
-    during it ends the whole search.
+    during it ends the whole search. What a solver of ours proves counts where a plug-in runs it, too: on the problem that
+    was given, whatever the plug-in has made of its own copy.
 
     Parameters
     ----------
     seconds, evaluations : limits of the part; None is what is left.
     """
+    whole = PluginTracker.whole_of(tracker)
+    if whole is tracker:
+        return _run_part(whole, solver, seconds, evaluations, initial, target, adopt)
+    objective = objective_of(whole.problem)
+    start = None if initial is None else restated(initial, whole.problem, objective)
+    return lent(_run_part(whole, solver, seconds, evaluations, start, target, adopt))  # type: ignore[no-any-return]
+
+
+def _run_part(
+    tracker: Tracker[Any],
+    solver: Any,
+    seconds: float | None,
+    evaluations: int | None,
+    initial: Any,
+    target: int | None,
+    adopt: bool,
+) -> Result[Any] | None:
     if seconds is None and tracker.budget.seconds is not None:
         seconds = tracker.seconds_left
     if evaluations is None and tracker.budget.evaluations is not None:
@@ -130,10 +182,8 @@ def run_part(
     part = Budget(seconds, evaluations, tracker.budget.target if target is None else target)
     before = tracker.elapsed, tracker.evaluations
     try:
-        result = run(
-            tracker.problem, solver, part, seed=tracker.seed, initial=initial, on_progress=_forward(tracker),
-            part_of=tracker if adopt else None,
-        )  # fmt: skip
+        whole = tracker if adopt else None
+        result = _run(tracker.problem, solver, part, tracker.seed, initial, _forward(tracker), part_of=whole)
     except Refused:
         return None
     if adopt:
@@ -143,7 +193,7 @@ def run_part(
         if result.solution is not None and result.value is not None:
             tracker.offer(result.value, result.solution)
             if tracker.solution is result.solution and tracker.value == result.value:
-                _judged[tracker] = result.solution, Finished(result.value, result.queue, ())
+                tracker.verdict = result.solution, Finished(result.value, result.queue, ())
         tracker.raise_bound(result.lower_bound, result.bound_method)
     if result.stop_reason == "interrupted":
         tracker.interrupt()
@@ -166,7 +216,7 @@ def best_so_far() -> Result[Any] | None:
 
     For whoever has to end a search that does not come back.
     """
-    trackers = running_trackers()
+    trackers = list(_running)
     if not trackers:
         return None
     outer = trackers[0]
@@ -178,6 +228,9 @@ def best_so_far() -> Result[Any] | None:
     copy.started, copy.evaluations, copy.stop_reason = outer.started, outer.evaluations, "interrupted"
     copy.raise_bound(outer.lower_bound, outer.bound_method)
     copy.offer(best.value, best.solution)
+    copy.verdict = best.verdict
+    for tracker in trackers:
+        copy.adopt_claims(tracker)
     try:
         return _conclude(copy, objective_of(outer.problem), measured=False)
     except SolverError:
@@ -214,29 +267,46 @@ def _offer_initial(tracker: Tracker[Any], objective: Objective, initial: Any, me
 
 
 def _search(solver: Any, tracker: Tracker[Any], objective: Objective, initial: Any, measured: bool) -> None:
-    """Call the solver's own search, or the `solve` of one that keeps to the protocol only."""
+    """Call the search of one of our solvers, or whatever a solver of another package has, which meets a face only.
+
+    The function is that of the class: what somebody has put on the instance is not ours.
+    """
+    ours = is_ours(solver)
     try:
-        if hasattr(solver, "search"):
-            proved = tracker.lower_bound, tracker.bound_method
-            solver.search(tracker.problem, tracker)
-            if not _ours(solver) and tracker.lower_bound > proved[0]:
-                _refuse_claim(tracker, tracker.lower_bound)
-                tracker.lower_bound, tracker.bound_method = proved
+        if ours:
+            type(solver).search(solver, tracker.problem, tracker)
         else:
-            result = solver.solve(
-                tracker.problem, tracker.budget, seed=tracker.seed, initial=initial, on_progress=tracker.on_progress
-            )
-            _adopt_foreign(solver, tracker, objective, result, measured)
-    except (InputError, SolverError) as error:
-        if isinstance(error, SolverError):
-            error.partial = _partial(tracker, objective, measured) or error.partial
+            _search_outside(solver, PluginTracker(tracker, objective), initial)
+    except KeyboardInterrupt:
         raise
-    except (Exception, SystemExit) as error:
+    except (InputError, SolverError) as error:
+        if isinstance(error, InputError):
+            raise
+        partial = _partial(tracker, objective, measured)
+        if not ours:
+            raise SolverError(brief(str(error)), partial) from error
+        same = error.partial is not None and error.partial.given is tracker.problem
+        error.partial = partial or (error.partial if same else None)
+        raise
+    except BaseException as error:
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # Ctrl-C inside compiled code
             raise KeyboardInterrupt from error
+        if ours and not isinstance(error, Exception | SystemExit):
+            raise
         words = one_line(f"{type(error).__name__}: {error}", 160)
         partial = _partial(tracker, objective, measured)
         raise SolverError(f"solver '{tracker.solver}' raised {words}", partial) from error
+
+
+def _search_outside(solver: Any, face: PluginTracker[Any], initial: Any) -> None:
+    """Call the `search` of a solver of another package, or the `solve` of one that keeps to the protocol only."""
+    if hasattr(solver, "search"):
+        solver.search(face.problem, face)
+    else:
+        found = solver.solve(
+            face.problem, face.budget, seed=face.seed, initial=lent(initial), on_progress=lambda progress: face.count(0)
+        )
+        adopt(face, found)
 
 
 def search_beside(solver: Any, tracker: Tracker[Any]) -> None:
@@ -251,42 +321,6 @@ def _partial(tracker: Tracker[Any], objective: Objective, measured: bool) -> Res
         return None if tracker.value is None else _conclude(tracker, objective, measured)
     except SolverError:
         return None
-
-
-def _adopt_foreign(solver: Any, tracker: Tracker[Any], objective: Objective, result: Any, measured: bool) -> None:
-    """Take a solution from a solver that graded itself; its value is found here, its bound is a claim."""
-    solution = getattr(result, "solution", None)
-    tracker.count(max(0, int(getattr(result, "evaluations", 0) or 0)))
-    reason = getattr(result, "stop_reason", "")
-    tracker.stop_reason = reason if reason in STOP_REASONS else "converged"
-    tracker.message = str(getattr(result, "message", ""))
-    claimed = getattr(result, "lower_bound", 0)
-    if _ours(solver):
-        if result.status == "infeasible":
-            tracker.infeasible(tracker.message or "proved by the solver")
-        tracker.raise_bound(claimed, result.bound_method)
-    elif isinstance(claimed, int | float | Fraction) and claimed > 0:
-        _refuse_claim(tracker, claimed)
-    if solution is None:
-        return
-    if measured:
-        tracker.offer(result.value, solution)
-        return
-    finished = _finish(tracker, objective, solution, measured)
-    if finished.value is None:
-        raise SolverError(f"solver '{tracker.solver}' returned a solution that is not valid: {finished.violations[0]}")
-    if getattr(result, "objective", finished.value) != finished.value:
-        tracker.message = (
-            f"it claimed {result.objective} ticks; its solution has {finished.value}. {tracker.message}".strip()
-        )
-    tracker.offer(finished.value, solution)
-
-
-def _refuse_claim(tracker: Tracker[Any], claimed: Any) -> None:
-    """Say that the bound of somebody else's solver is not taken on trust."""
-    tracker.message = f"its own bound of {claimed} ticks is a claim, not proved here. {tracker.message}".strip()
-    if tracker.stop_reason == "proved":
-        tracker.stop_reason = "converged"
 
 
 def _conclude(tracker: Tracker[Any], objective: Objective, measured: bool) -> Result[Any]:
@@ -328,17 +362,13 @@ def _finish(tracker: Tracker[Any], objective: Objective, solution: Any, measured
     try:
         if measured:
             return Finished(tracker.value, "", tuple(objective.judge(tracker.problem, solution)))
-        known, verdict = _judged.get(tracker, (None, None))
+        known, verdict = tracker.verdict or (None, None)
         if verdict is not None and known is solution:
             return verdict
         return objective.finish(tracker.problem, solution)
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         words = one_line(f"{type(error).__name__}: {error}", 160)
         raise SolverError(f"solver '{tracker.solver}' found something that is no solution ({words})") from error
-
-
-def _ours(solver: Any) -> bool:
-    return type(solver).__module__.startswith("placeopt.")
 
 
 def _ticks(value: Any) -> int | None:

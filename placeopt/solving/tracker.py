@@ -18,22 +18,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from placeopt.model.budget import Budget
+    from placeopt.model.objective import Finished
     from placeopt.solving.exchange import Exchange
-
-
-_running: list[Tracker[Any]] = []
-
-
-def running_trackers() -> list[Tracker[Any]]:
-    """Return the trackers of the runs that are under way, outermost first."""
-    return list(_running)
 
 
 class Tracker(Generic[SolutionT]):
     """Keeps the incumbent, the bound, the clock and the trace of one run.
 
     `run` makes it, offers the initial solution, and hands it to the solver's search, which offers candidates and asks
-    `stop` between steps::
+    `stop` between steps. A solver of another package meets it through a `placeopt.solving.plugin.PluginTracker`::
 
         while not tracker.stop():
             ...
@@ -48,6 +41,8 @@ class Tracker(Generic[SolutionT]):
     initial : value and solution that the run was given to start from, None without one.
     reason : why the problem has no solution, "" unless that is proved.
     message : one line a person should read.
+    claims : what solvers of other packages say, by solver and kind: nothing is proved by it.
+    verdict : a solution that has been judged, and the final word on it.
     exchange : what another side of the same solve is told and tells, None where there is only one.
     parts : trackers of the other solvers that run on a part of this budget.
     closed : whether nothing is taken any more, since the time was over before the search ended.
@@ -76,6 +71,8 @@ class Tracker(Generic[SolutionT]):
         self.stopped = False
         self.reason = ""
         self.message = ""
+        self.claims: dict[tuple[str, str], str] = {}
+        self.verdict: tuple[SolutionT, Finished] | None = None
         self.on_progress = on_progress
         self.exchange: Exchange | None = None
         self.parts: list[Tracker[Any]] = []
@@ -85,15 +82,12 @@ class Tracker(Generic[SolutionT]):
         self._last_report = -1e9
 
     def __enter__(self) -> Tracker[SolutionT]:
-        _running.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         """Let Ctrl-C end the block and keep the incumbent."""
-        if self in _running:
-            _running.remove(self)
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self.interrupt()
             return True
@@ -151,6 +145,11 @@ class Tracker(Generic[SolutionT]):
         self.reason = reason
         self.stopped = True
 
+    def claim(self, kind: str, words: str) -> None:
+        """Note what the solver, one of another package, says."""
+        if not self.closed:
+            self.claims[self.solver, kind] = words
+
     def interrupt(self) -> None:
         """End the search, and its parts, as Ctrl-C does."""
         for part in list(self.parts):
@@ -174,11 +173,18 @@ class Tracker(Generic[SolutionT]):
             yield
         finally:
             whole.parts.remove(self)
+            whole.adopt_claims(self)
+
+    def adopt_claims(self, part: Tracker[Any]) -> None:
+        """Note what a part has been told."""
+        if not self.closed:
+            self.claims.update(part.claims)
 
     def close(self) -> None:
         """Take over what parts that have not ended have found, then take nothing more from this search or any of them."""
         for part in list(self.parts):
             part.close()
+            self.adopt_claims(part)
             if part.value is not None and part.solution is not None and part.problem is self.problem:
                 self.offer(part.value, part.solution)
         self.stopped = self.closed = True
@@ -225,6 +231,10 @@ class Tracker(Generic[SolutionT]):
             status, self.stop_reason = "optimal", "proved" if self.stop_reason != "interrupted" else "interrupted"
         elif status is None:
             status = "unknown" if solution is None else "feasible"
+        said: dict[str, list[str]] = {}
+        for (name, _), words in self.claims.items():
+            said.setdefault(name, []).extend([words] if words else [])
+        claims = [f"solver '{name}' {', '.join(words)}" for name, words in said.items() if words]
         return Result(
             problem=self.problem.name,
             solver=self.solver,
@@ -238,7 +248,7 @@ class Tracker(Generic[SolutionT]):
             runtime=self.elapsed,
             seed=self.seed,
             queue=queue,
-            message=message or self.message,
+            message="; ".join([*claims, *filter(None, [message or self.message])]),
             tick_seconds=getattr(self.problem, "tick_seconds", 1e-9),
             objective_name=objective_name or str(getattr(self.problem, "objective", "")),
             problem_hash=str(getattr(self.problem, "hash", "")),

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from placeopt.model.arrays import int_array
+from placeopt.model.arrays import ArrayHolder, int_array
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 from placeopt.period.contracted import device_types
@@ -46,7 +46,7 @@ def _of_placement(name: str, meaning: str) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class SplitProblem:
+class SplitProblem(ArrayHolder):
     """Split the ops of a placement problem into stages, each on one or several devices.
 
     Attributes

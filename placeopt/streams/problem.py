@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from placeopt.model.arrays import MAX_SUM, csr, int_array, to_ticks
+from placeopt.model.arrays import MAX_SUM, ArrayHolder, csr, int_array, to_ticks
 from placeopt.model.errors import InputError
 from placeopt.model.objective import check_objective
 from placeopt.streams.episode_arrays import JobArrays, StreamArrays
@@ -161,7 +161,7 @@ class StreamDistribution(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class JobStreamProblem:
+class JobStreamProblem(ArrayHolder):
     """One stream of J jobs on a cluster.
 
     Attributes

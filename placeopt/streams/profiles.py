@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import ArrayHolder, frozen
 from placeopt.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ PAC_ML_MODELS = ("alexnet", "resnet18", "squeezenet1_0", "vgg16", "gnmt")
 
 
 @dataclass(frozen=True, eq=False)
-class JobProfile:
+class JobProfile(ArrayHolder):
     """Forward ops 0..V-1 of a model; op v has a backward op with the mirrored edges.
 
     Ops are numbered by id; `order` is the breadth-first topological order in which ops are placed, `split_rank` the

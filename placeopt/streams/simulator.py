@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from placeopt.model.arrays import frozen
+from placeopt.model.arrays import ArrayHolder, frozen
 from placeopt.model.errors import InputError, check_choice
 from placeopt.streams import episode_loop as loop
 from placeopt.streams.episode_arrays import (
@@ -163,7 +163,7 @@ def _complete(order: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, eq=False)
-class Episode:
+class Episode(ArrayHolder):
     """What happened to every job of one stream under one policy."""
 
     problem: JobStreamProblem
@@ -174,6 +174,10 @@ class Episode:
     jct: NDArray[np.int64]  # (J,) ticks, 0 for a job that did not start
     held: NDArray[np.int16]  # (J,) servers
     servers: NDArray[np.bool_]  # (J, S), or (0, S) unless recorded
+
+    def __post_init__(self) -> None:
+        for key in ("cause", "degree", "jct", "held", "servers"):
+            object.__setattr__(self, key, frozen(getattr(self, key)))
 
     def __repr__(self) -> str:
         return f"<Episode of '{self.problem.name}': {self.blocked} of {self.problem.num_jobs} jobs blocked>"

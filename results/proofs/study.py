@@ -27,7 +27,6 @@ from placeopt.certify.verify import verify
 from placeopt.experiments.archive import read_archive, write_archive
 from placeopt.experiments.cell import unpack_placement
 from placeopt.experiments.studies import data_folder, markdown_table, read_csv, write_csv
-from placeopt.io.serialize import to_dict
 from placeopt.model.budget import Budget
 from placeopt.model.files import write_bytes, write_text
 from placeopt.solving.registry import make_solver
@@ -37,7 +36,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from exact_instances import known_optima  # noqa: E402 - tests/ is no package
-from tampering import KINDS, load_checker, tampered, verdict  # noqa: E402
+from tampering import KINDS, load_checker, plain, tampered, verdict  # noqa: E402
 
 TAMPERED, SEED = 1000, 17
 Row = dict[str, Any]
@@ -81,8 +80,7 @@ def optima() -> list[Row]:
 def joined(problem: Any, kept: Row) -> Row:
     """Return a whole proof: what is committed, with the problem."""
     parts = {key: x for key, x in kept.items() if key != "problem_hash"}
-    plain = {key: x for key, x in to_dict(problem).items() if key not in ("format", "version", "tick_seconds")}
-    return finished({**parts, "problem": plain})
+    return finished({**parts, "problem": plain(problem)})
 
 
 def _made(name: str, problem: Any, placement: Any, claim: Any, path: Path) -> Row:

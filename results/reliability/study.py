@@ -1,9 +1,9 @@
 """What happens when things go wrong: kills, interrupts, time limits, determinism, and the attack with brute force.
 
-Run `python results/reliability/study.py [PART ...]`; parts: attack, kills, interrupts, limits, million, determinism. Each
-writes a CSV beside this file; `tables.md` is drawn from them. `--problems N` sets the size of the attack, `--largest N` the
-most ops of `limits`. Malformed files have a script of their own, malformed.py. Times are wall seconds on two cores of a shared
-machine.
+Run `python results/reliability/study.py [PART ...]`; parts: attack, kills, interrupts, limits, million, determinism,
+adversary. Each writes a CSV beside this file; `tables.md` is drawn from them. `--problems N` sets the size of the
+attack, `--derivations N` that of the adversary per family, `--largest N` the most ops of `limits`. Malformed files have a
+script of their own, malformed.py. Times are wall seconds on two cores of a shared machine.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import checker_attack
 import limits
 
 from placeopt.experiments.studies import markdown_table, read_csv, write_csv
@@ -337,7 +338,7 @@ evaluations = 20
 # --- tables --------------------------------------------------------------------------------------------
 
 PARTS = {"attack": attack, "kills": kills, "interrupts": interrupts, "limits": limits.measure, "million": limits.million,
-         "determinism": determinism}
+         "determinism": determinism, "adversary": checker_attack.adversary}
 
 
 def draw_tables() -> None:
@@ -361,6 +362,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--problems", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0, help="first seed of the attack")
+    parser.add_argument("--derivations", type=int, default=50_000, help="of the adversary, per family")
     parser.add_argument("--largest", type=int, default=1_000_000, help="most ops of limits")
     parser.add_argument("--slice", type=float, default=1e9, help="seconds after which limits stops; run it again to go on")
     parser.add_argument("--only", default="", help="solvers that limits runs, commas between")

@@ -20,6 +20,7 @@ import numpy as np
 
 import placeopt as po
 from placeopt.experiments import analysis
+from placeopt.experiments.consistency import check_consistent
 from placeopt.experiments.figures import convergence_figure
 from placeopt.experiments.runner import run_study
 from placeopt.experiments.store import latest, read_rows
@@ -126,7 +127,9 @@ def main(quick: bool) -> None:
             })  # fmt: skip
             # Threads, not processes: this file registers a solver of its own.
             summary = run_study(study, folder, jobs=2, backend="threading", allow_oversubscription=True)
-            rows += list(latest(read_rows(Path(folder) / study.name / "runs.jsonl")).values())
+            found = latest(read_rows(Path(folder) / study.name / "runs.jsonl")).values()
+            check_consistent(found, study.name)
+            rows += list(found)
             print(
                 f"{instance}: {summary.done} runs, {summary.failed} failed, {summary.seconds:.0f} s",
                 flush=True,

@@ -78,7 +78,12 @@ def best_split(
     InfeasibleProblemError
         If ops that must share a device have no device in common.
     """
-    model = contract(problem.placement, contiguity="chain")
+    model = contract(
+        problem.placement,
+        contiguity="chain",
+        sync=problem.sync if problem.max_replicas > 1 else None,
+        uplink=problem.uplink if problem.groups > 1 else None,
+    )
     sync = np.zeros(model.num_nodes, dtype=np.int64)
     np.add.at(sync, model.node, problem.sync)
     limit = (MAX_IDEALS if problem.groups == 1 else MAX_GROUPED_IDEALS) if max_ideals is None else max_ideals

@@ -208,12 +208,6 @@ def test_front_counts_parts_of_ops():
     assert bound(two_classes, methods=["load", "communication", "front"], seconds=2).value <= brute_force(two_classes)
 
 
-def test_an_op_without_length_at_the_end_of_the_horizon():
-    """The time-indexed grid holds an op of no length whose window is the horizon itself."""
-    problem = PlacementProblem.from_edges([[32, 32], [0, 0]], [(0, 1, 1)])
-    assert bound(problem, methods=["critical-path", "time-indexed-lp"]).value == 32
-
-
 def test_horizons_end_at_the_longest_schedule():
     """Where every horizon is refuted the search ends at its limit, and the report calls the problem infeasible."""
     assert search_horizon(lambda horizon: True, 5, 1000) == 1000

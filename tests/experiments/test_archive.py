@@ -44,7 +44,8 @@ def test_false_claims_are_refused(tmp_path):
     path = tmp_path / "best.json"
     (row,) = rows("single-device")
     assert "evaluated" in update_archive(path, [{**row, "value": row["value"] - 1}])[0]
-    assert "below the bound" in update_archive(path, [{**row, "lower_bound": row["value"] + 1}])[0]
+    with pytest.raises(InputError, match=f"value {row['value']} .* is below the lower bound {row['value'] + 1}"):
+        update_archive(path, [{**row, "lower_bound": row["value"] + 1}])
     problem = po.load("gen:ffnn", cluster="uniform:2")
     outside = pack_placement(po.Placement([0] * (problem.num_ops - 1)))
     assert "refused" in update_archive(path, [{**row, "placement": outside}])[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gzip
 import json
 import random
@@ -19,10 +18,9 @@ import brute_force  # noqa: E402
 import case as cases  # noqa: E402
 import compare  # noqa: E402
 from exact_instances import known_optima  # noqa: E402
-from tampering import CHECKER, KINDS, load_checker, tampered, verdict  # noqa: E402
+from tampering import CHECKER, KINDS, load_checker, plain, tampered, verdict  # noqa: E402
 
 from placeopt.certify.proof import finished  # noqa: E402
-from placeopt.io.serialize import to_dict  # noqa: E402
 from placeopt.makespan.proof.fronts import has_no_solution  # noqa: E402
 from placeopt.makespan.proof.witness import load_witness, makespan_witness  # noqa: E402
 
@@ -46,16 +44,7 @@ def optima(data):
     for problem, optimum in known_optima(data):
         parts = {key: x for key, x in kept[problem.name].items() if key != "problem_hash"}
         assert kept[problem.name]["problem_hash"] == problem.hash
-        plain = {key: x for key, x in to_dict(problem).items() if key not in ("format", "version", "tick_seconds")}
-        yield finished({**parts, "problem": plain}), optimum
-
-
-def test_the_checker_is_one_small_file_of_plain_python():
-    """At most 400 lines, and nothing imported but the standard library."""
-    text = CHECKER.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 400
-    names = {line.split()[1] for line in text.splitlines() if line.startswith(("import ", "from "))}
-    assert names <= set(sys.stdlib_module_names)
+        yield finished({**parts, "problem": plain(problem)}), optimum
 
 
 def test_every_proof_of_the_archive_is_accepted():
@@ -179,50 +168,8 @@ def test_witnesses_prove_no_more_than_brute_force_finds(first):
         witness = makespan_witness(problem, best, "test", 1.0) if edges else load_witness(problem, best, "test")
         assert 0 <= witness.bound <= best
         if witness.bound:
-            placement = checker.Placement(json.loads(json.dumps(to_dict(problem))))
-            checker.Supposition(placement, witness.bound - 1, [], edges).prove(witness.content["steps"])
+            placement = checker.Placement(plain(problem))
+            checker.refute(checker.Supposition(placement, witness.bound - 1, [], edges), witness.content["steps"])
         met += edges and witness.bound == best
         total += edges
     assert met * 2 > total
-
-
-@pytest.mark.parametrize("first", range(0, 30, 10))
-def test_no_steps_refute_the_optimum(first):
-    """Whatever steps are tried, those that the checker lets pass never contradict a horizon that a solution meets."""
-    for seed in range(first, first + 10):
-        if (drawn := small_problem(seed)) is None:
-            continue
-        case, best, problem = drawn
-        edges = case.objective == "makespan"
-        placement = checker.Placement(json.loads(json.dumps(to_dict(problem))))
-        witness = makespan_witness(problem, best, "test", 1.0) if edges else load_witness(problem, best, "test")
-        rng = random.Random(seed)
-        for _ in range(20):
-            state = checker.Supposition(placement, best, [], edges)
-            for step in [*witness.content["steps"], *random_steps(rng, case.num_ops, best, len(state.count))]:
-                trial = copy.deepcopy(state, {id(placement): placement})
-                try:
-                    getattr(trial, "step_" + step[0])(*step[1:])
-                except Exception:
-                    continue
-                state = trial
-                assert not state.closed, (seed, best, step)
-
-
-def random_steps(rng, ops, most, classes):
-    """Return steps of every kind with random words."""
-
-    def some():
-        return rng.sample(range(ops), rng.randint(1, ops))
-
-    u, v, low = rng.randrange(ops), rng.randrange(ops), rng.randint(0, most)
-    lemmas = [[rng.randrange(ops), rng.randrange(classes), rng.randint(1, most), some()] for _ in range(3)]
-    steps = [
-        ["sweep", rng.randrange(2), lemmas[:1]], ["sweep", 0, []], ["sweep", 1, lemmas[1:2]], ["sweep", 1, []],
-        ["sweep", 0, lemmas[2:]], ["same", u, v], ["apart", u, v, some()], ["clique", some()], ["ends", some()],
-        ["ends", some(), u], ["ends", some(), None, v], ["ends", some(), u, v], ["ends", list(range(ops)), v, u],
-        ["pigeons", some(), rng.randint(1, 2)], ["window", low, most, [rng.randint(0, 3) for _ in range(classes)], [0] * classes],
-        ["window", 0, most, [1] * classes, [rng.randint(0, 1) for _ in range(classes)]],
-        ["branch", rng.choice(["share", "class", "order"]), u, v, [["sweep", 0, []], ["sweep", 1, []]], [["ends", some()]]],
-    ]  # fmt: skip
-    return rng.sample(steps, len(steps))

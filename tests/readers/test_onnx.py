@@ -558,3 +558,35 @@ def test_nothing_heavy_is_imported_without_need():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+def test_the_dynamo_exporter_tells_the_modules(tmp_path):
+    """Its node names are no paths; the scopes beside them are, and blocks are groups of their own."""
+    pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, save
+
+    nodes = []
+    for i in range(2):
+        node = helper.make_node("Relu", [f"x{i}"], [f"x{i + 1}"], f"node_relu_{i}")
+        prop = node.metadata_props.add()
+        prop.key, prop.value = "pkg.torch.onnx.name_scopes", f"['', 'h.{i}', 'h.{i}.act', 'relu']"
+        nodes.append(node)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 8]) for name in ("x0", "x2")]
+    path = tmp_path / "dynamo.onnx"
+    save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:])), path)
+    from placeopt.instances.sources import load_graph
+    from placeopt.programs.onnx_program import onnx_program
+
+    assert list(load_graph(path)[0].layer) == ["h/0/act", "h/1/act"]
+    assert [call.module for call in onnx_program(path).program.calls] == ["h.0.act", "h.1.act"]
+
+
+def test_text_called_onnx_is_refused(tmp_path):
+    """Two words a line are edges of a graph, but not in a file called .onnx."""
+    from placeopt.instances.sources import load_graph
+    from placeopt.model.errors import InputError
+
+    path = tmp_path / "junk.onnx"
+    path.write_text("hello world\nthis is\n")
+    with pytest.raises(InputError, match="expected an ONNX model"):
+        load_graph(path)

@@ -151,3 +151,19 @@ def test_an_instance_of_the_contest_is_bounded():
     problem = po.load(DATA / "asplos-2025-iopddl-G.json.gz")
     report = po.bound(problem, seconds=2.0, upper=217039)
     assert 5 * report.bounds["independent"] < report.bounds["lagrangian"] <= 217039
+
+
+@pytest.mark.jit
+@pytest.mark.parametrize(("seed", "steps"), [(8, 150), (115, 150), (0, 6000), (10, 6000)])
+def test_prices_on_huge_usages_stay_sums(seed, steps):
+    """Prices that grow without end, as no choice fits, pass neither 64 bits nor all floats; what they prove is true."""
+    problem, data = draw_huge(seed)
+    condensed = condense(*draft_of(problem))
+    dual = Dual(condensed.compact)
+    for _ in range(steps):
+        dual.step()
+    found, witness, _ = dual.certify()
+    assert np.isfinite(dual.prices).all()
+    assert max(abs(int(x)) for part in (witness.to_low, witness.to_high, witness.price) for x in part) < 2**60
+    best = min(oracle(data).values(), default=None)
+    assert best is None or found.bound + condensed.offset <= best

@@ -26,8 +26,6 @@ METHODS = (
     "destructive",
     "segments",
     "front",
-    "assignment-lp",
-    "time-indexed-lp",
 )
 """Bounds on the makespan, cheapest first."""
 

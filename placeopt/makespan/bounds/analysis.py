@@ -7,7 +7,6 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from placeopt.makespan.bounds.assignment import assignment_bound
 from placeopt.makespan.bounds.communication import HeadsTails, communication_bound, heads_tails
 from placeopt.makespan.bounds.critical_path import critical_path_bound
 from placeopt.makespan.bounds.destructive import LARGEST, Clusters, destructive_bound, propagate
@@ -19,7 +18,6 @@ from placeopt.makespan.bounds.head_tail import head_tail_bound
 from placeopt.makespan.bounds.load import LoadBound, load_bound
 from placeopt.makespan.bounds.relaxation import Relaxation, relax
 from placeopt.makespan.bounds.segments import segments_bound
-from placeopt.makespan.bounds.time_indexed import time_indexed_bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,8 +32,8 @@ if TYPE_CHECKING:
 COMBINATORIAL = ("critical-path", "load", "communication", "fork-join", "head-tail", "energy", "destructive")
 """Bounds that take milliseconds to a few seconds, cheapest first."""
 
-PROGRAMS = ("segments", "front", "assignment-lp", "time-indexed-lp")
-"""Bounds by CP-SAT and linear programs, which take what they are given."""
+PROGRAMS = ("segments", "front")
+"""Bounds by CP-SAT, which take what they are given."""
 
 CHEAP_WORK = 4_000_000
 """Ops times devices, plus edges, that are read in about a tenth of a second; beyond it, without time, classes are merged."""
@@ -148,8 +146,6 @@ class Analysis:
             "destructive": lambda: destructive_bound(self.evidence(known), self._until(0.3)),
             "segments": lambda: max(self.run_segments(0.2 * self.seconds_left, everything=x) for x in (False, True)),
             "front": lambda: front_bound(self.evidence(known), self._until(0.5)),
-            "assignment-lp": lambda: assignment_bound(self.relaxation, self.heads, known, self._until(0.4)),
-            "time-indexed-lp": lambda: time_indexed_bound(self.evidence(known), self._until(0.6)),
         }
         value = int(compute[name]())
         self.bounds[name] = max(value, self.bounds.get(name, 0))

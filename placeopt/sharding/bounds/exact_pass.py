@@ -60,16 +60,23 @@ class Pass(NamedTuple):
 def witness_of(compact: Compact, prices: Floats, pointers: tuple[Ints, Ints], messages: tuple[Floats, Floats]) -> Witness:
     """Round prices by time point and messages to integers as fine as 64 bits allow.
 
+    Prices and messages that are too large for sums in 64 bits, as under a dual without a bound, are made smaller
+    first: any integers prove something, but only sums that do not wrap around are sums.
+
     Parameters
     ----------
     pointers, messages : where the messages of each edge to its smaller and its larger node begin, and those messages.
     """
     node_prices = prices_of_nodes(compact, prices)
     priced = float((np.maximum.reduceat(compact.usage, compact.node_ptr[:-1]) * node_prices).max(initial=0.0))
+    degree = int(np.diff(compact.adj_ptr).max(initial=0))
+    most = 2.0 ** (SAFE_BITS - 1) / (degree + 3)
+    if priced > most:
+        prices, priced = prices * (most / priced), most
+    messages = np.clip(messages[0], -most, most), np.clip(messages[1], -most, most)
     size = max(float(compact.cost.max(initial=1)), float(compact.table.max(initial=1)), 1.0, priced)
     for part in messages:
         size = max(size, float(np.abs(part).max(initial=0.0)))
-    degree = int(np.diff(compact.adj_ptr).max(initial=0))
     cost_bits = max(0, min(20, SAFE_BITS - 1 - int(np.ceil(np.log2(size * (degree + 3))))))
     price_bits = max(0, min(40, SAFE_BITS - 1 - cost_bits - int(np.ceil(np.log2(max(priced, 1.0))))))
     unit = 2.0 ** (cost_bits + price_bits)

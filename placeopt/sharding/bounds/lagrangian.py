@@ -58,6 +58,9 @@ FALL = 0.1
 REACH = 0.5
 """Steps aim at most this part of the bound above it."""
 
+MOST_PRICE = 2.0**62
+"""Largest price: a unit of usage then costs more than any choice. Without it, prices of a dual without a bound pass all floats."""
+
 BEYOND = 2**61
 """Cost of what has been ruled out, before it is clamped."""
 
@@ -165,8 +168,9 @@ class Dual:
         self._direction = gradient
         moving = np.where((self._now <= 0) & (gradient < 0), 0.0, gradient)
         square = float(moving @ moving)
-        if square > 0:
-            self._now = np.maximum(0.0, self._now + self._length * max(target - bound, 0.0) / square * moving)
+        step = self._length * max(target - bound, 0.0) / square if square > 0 else 0.0
+        if np.isfinite(step):  # else nothing but the memory of gradients is left of the direction
+            self._now = np.clip(self._now + step * moving, 0.0, MOST_PRICE)
 
     def _gradient(self) -> Floats:
         """Return the usage above the capacity at every time point, averaged over the cheapest choices of all chains."""

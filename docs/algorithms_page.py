@@ -1,4 +1,4 @@
-"""Write docs/algorithms.md, the list of all algorithms, from the registry: `python docs/algorithms.py`."""
+"""Write docs/algorithms.md, the list of all algorithms, from the registry: `python docs/algorithms_page.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def page() -> str:
     lines = [
         "# Algorithms", "",
         "Every registered solver: what it does, which objective it takes, where it comes from, when to use it, and its options.",
-        "Written by `python docs/algorithms.py` from the registry; `placeopt solvers NAME` prints the same.", "",
+        "Written by `python docs/algorithms_page.py` from the registry; `placeopt solvers NAME` prints the same.", "",
     ]  # fmt: skip
     for kind, title in KINDS.items():
         lines += [f"## {title}", ""]

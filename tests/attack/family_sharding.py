@@ -1,0 +1,94 @@
+"""Sharding: every choice of strategies, point by point. The oracle uses no placeopt."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+from limits import clock
+
+import placeopt as po
+from placeopt.model.errors import SolverError
+from placeopt.model.objective import objective_of
+from placeopt.sharding.problem import ShardingProblem, ShardingSolution
+
+NO_LIMIT = 2**62
+
+
+def draw_tables(rng):
+    """Return (costs, usages, intervals, edges, tables, limit); costs may be huge, most pairs of an edge forbidden."""
+    n = rng.choice([1, 2, 3, 3, 4, 4, 5])
+    sizes = [rng.choice([1, 2, 2, 3]) for _ in range(n)]
+    top, huge = rng.choice([1, 9, 100, 10**12]), rng.choice([0.0, 0.0, 0.2])
+    worth = rng.choice([10**15, 2**58, 2**62 - 1])
+    wide = rng.choice([0, 3, 10, 2**40, 2**61])
+
+    def cost():
+        return worth - rng.randrange(2) if rng.random() < huge else rng.randint(0, top)
+
+    starts = [rng.randint(0, 3) for _ in range(n)]
+    intervals = [[s, s + rng.choice([0, 1, 1, 2, 4])] for s in starts]
+    usages = [[rng.randint(0, wide) for _ in range(k)] for k in sizes]
+    edges = [rng.sample(range(n), 2) for _ in range(rng.randint(0, 2 * n))] if n > 1 else []
+    linked = rng.random() < 0.4  # one strategy of the one for each of the other: followers
+    tables = []
+    for u, v in edges:
+        shift = rng.randrange(3)
+        tables.append([
+            [worth if linked and (x + shift) % sizes[v] != y else cost() for y in range(sizes[v])] for x in range(sizes[u])
+        ])  # fmt: skip
+    total = sum(map(max, usages))
+    limit = rng.choice([NO_LIMIT, total, rng.randint(0, total), rng.randint(total // 3, total)])
+    return [[cost() for _ in range(k)] for k in sizes], usages, intervals, edges, tables, min(limit, NO_LIMIT)
+
+
+def value(drawn, choice):
+    """Cost of a choice, None where the usage passes the limit; no limit is none."""
+    costs, usages, intervals, edges, tables, limit = drawn
+    for moment in {start for start, _ in intervals}:
+        live = [v for v, (start, end) in enumerate(intervals) if start <= moment < end]
+        if limit < NO_LIMIT and sum(usages[v][choice[v]] for v in live) > limit:
+            return None
+    total = sum(row[x] for row, x in zip(costs, choice, strict=True))
+    return total + sum(table[choice[u]][choice[v]] for (u, v), table in zip(edges, tables, strict=True))
+
+
+def attack(seed):
+    """Return (whether a choice is feasible, every difference)."""
+    rng = random.Random(seed)
+    drawn = costs, usages, intervals, edges, tables, limit = draw_tables(rng)
+    values = [value(drawn, choice) for choice in product(*(range(len(row)) for row in costs))]
+    best = min((x for x in values if x is not None), default=None)
+    problem = ShardingProblem(
+        name=f"sharding-{seed}", node_ptr=np.cumsum([0, *map(len, costs)]), cost=np.array([x for row in costs for x in row]),
+        usage=np.array([x for row in usages for x in row]), interval=np.array(intervals), edge=np.array(edges, dtype=np.int64).reshape(-1, 2),
+        edge_cost=np.array([x for table in tables for row in table for x in row], dtype=np.int64), usage_limit=limit,
+    )  # fmt: skip
+    objective, found = objective_of(problem), []
+    for _ in range(3):
+        choice = [rng.randrange(len(row) + (rng.random() < 0.05)) for row in costs]
+        known = all(x < len(row) for x, row in zip(choice, costs, strict=True))
+        expected = value(drawn, choice) if known else None
+        said = objective.finish(problem, ShardingSolution(np.array(choice)))
+        if said.value != expected:
+            found.append(f"value of {choice}: {said.value} ({said.violations}), brute force {expected}")
+    with clock(rng.choice([4, 12])):
+        report = objective.bounds(problem, 100.0, upper=rng.choice([None, best]))
+    if report.infeasible and best is not None:
+        found.append(f"called infeasible ({report.infeasible}), brute force has {best}")
+    found += [
+        f"bound {x} {y} exceeds the optimum {best}" for x, y in report.bounds.items() if best is not None and y > best
+    ]
+    if rng.random() < 0.2:
+        try:
+            result = po.solve(problem, rng.choice(["sharding-portfolio", "tree-descent"]), evaluations=50, seed=seed)
+        except SolverError as error:
+            return best is not None, [*found, f"solve raised SolverError: {error}"]
+        if best is not None and result.lower_bound > best:
+            found.append(f"{result.solver} proves {result.lower_bound}, the optimum is {best}")
+        if result.status == "optimal" and result.value != best:
+            found.append(f"{result.solver} calls {result.value} optimal, the optimum is {best}")
+        if (result.status == "infeasible" and best is not None) or (best is None and result.solution is not None):
+            found.append(f"{result.solver} says {result.status}, brute force has {best}")
+    return best is not None, found

@@ -1,0 +1,50 @@
+"""The command line: python check_proof.py [--max-bytes N] FILE ...
+
+Exit code 0: all claims of all files hold; 1: a statement does not, the first one is printed; 2: a
+file is no proof. Of several files the largest code counts.
+"""
+
+import argparse
+import sys
+
+from proof_checker.proof import check
+from proof_checker.reading import (
+    MAX_BYTES,
+    FalseStatementError,
+    UnreadableError,
+    parse,
+    shown,
+    unpacked,
+)
+
+
+def main(name, max_bytes=MAX_BYTES):
+    """Check one file and say so; return the exit code."""
+    shows = ascii(str(name))[1:-1]
+    try:
+        claim, believed = check(parse(unpacked(name, max_bytes).decode()))
+    except FalseStatementError as error:
+        print(f"{shows}: refused, this does not hold: {error}")
+        return 1
+    except UnreadableError as error:
+        print(f"{shows}: no proof: {error}")
+        return 2
+    except Exception as error:  # not JSON, not UTF-8, nested too deeply, not there
+        print(f"{shows}: no proof: {type(error).__name__}: {shown(str(error))[1:-1]}")
+        return 2
+    print(
+        f"{shows}: accepted: {claim}; believed: {'' if believed else 'nothing'}",
+        *believed,
+        sep="\n  ",
+    )
+    return 0
+
+
+def command():
+    """Check the files that the command line names; exit with the largest code."""
+    parser = argparse.ArgumentParser(prog="check_proof", description="Check proofs of placeopt.")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a proof: JSON, plain or gzipped")
+    said = f"most bytes of a file, unpacked (default {MAX_BYTES})"
+    parser.add_argument("--max-bytes", type=int, default=MAX_BYTES, metavar="N", help=said)
+    options = parser.parse_args()
+    sys.exit(max(main(name, options.max_bytes) for name in options.files))

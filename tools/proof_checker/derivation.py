@@ -1,0 +1,47 @@
+"""Following the steps of a witness to a contradiction."""
+
+from proof_checker import (
+    case_steps,
+    front_steps,
+    segment_steps,
+    sharing_steps,
+    sweep_steps,
+    work_steps,
+)
+from proof_checker.reading import choice, demand, entries, require, whole
+from proof_checker.supposition import Supposition
+
+STEPS = {
+    **sweep_steps.STEPS,
+    **sharing_steps.STEPS,
+    **work_steps.STEPS,
+    **case_steps.STEPS,
+    **segment_steps.STEPS,
+    **front_steps.STEPS,
+}
+"""Every step by its name: a function of (state, words, refute)."""
+
+
+def refute(state, steps):
+    """Follow steps until they contradict a supposition; the last one of them must have done so."""
+    for step in entries(steps):
+        follow(state, step)
+    demand(state.closed, "the steps end without a contradiction")
+
+
+def follow(state, step):
+    """Follow one step, unless the state is a contradiction already."""
+    require(entries(step), "a step: expected its name and its words, received an empty list")
+    name, *words = step
+    function = STEPS[choice(name, " ".join(STEPS))]
+    if not state.closed:
+        function(state, words, refute)
+
+
+def placement_bound(problem, bound, content, believed):
+    """Verify that no solution is below a bound: suppose one of bound - 1 ticks, and refute it."""
+    if whole(bound) > 0:
+        edges = problem.objective == "makespan"
+        refute(Supposition(problem, bound - 1, believed, edges), content["steps"])
+    else:
+        entries(content["steps"], 0)
